@@ -1,0 +1,1 @@
+"""The real Claude Code, installed once, cut off from every network, answered by a script."""

@@ -1,0 +1,206 @@
+"""Fixtures for tests with the real claude; test files import them by name."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any, Callable, Iterator
+
+import pytest
+from support import ABSENT, alive, wait_until
+
+from harness import claude
+
+# Claude starts in about a second on an idle machine; a busy one gets its time.
+PATIENCE = 60.0
+
+READY = ("shift+tab to cycle", "? for shortcuts")
+
+
+class Real:
+    """The real claude with a home, a project folder and a tmux server of its own."""
+
+    def __init__(self, home: str, net: claude.Net, binary: str) -> None:
+        self.home, self.net, self.binary = home, net, binary
+        self.project = os.path.join(home, "proj")
+        self.log = os.path.join(home, "events.jsonl")
+        os.makedirs(self.project, exist_ok=True)
+        claude.prepare_home(home, self.project)
+        self.env = {**os.environ, **claude.environment(home, binary)}
+
+    # -- running things inside the namespace
+
+    def run(self, *argv: str, **how: Any) -> subprocess.CompletedProcess[str]:
+        """Run a command in the namespace, with claude's environment, to its end."""
+        how.setdefault("stdin", subprocess.DEVNULL if "input" not in how else None)
+        return subprocess.run(
+            self.net.inside(*argv),
+            env={**self.env, **how.pop("env", {})},
+            cwd=how.pop("cwd", self.project),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="surrogateescape",
+            timeout=how.pop("timeout", 120),
+            start_new_session=True,
+            **how,
+        )
+
+    def claude(self, *args: str, **how: Any) -> subprocess.CompletedProcess[str]:
+        return self.run(self.binary, *args, **how)
+
+    def tmux(self, *args: str) -> str:
+        """Run a tmux command and return what it printed; a failure is the test's failure."""
+        done = self.run("tmux", "-u", "-f", "/dev/null", *args)
+        assert done.returncode == 0, f"tmux {args}: {done.stderr}"
+        return done.stdout
+
+    # -- one claude in a pane, without our program
+
+    def settings(self, **extra: Any) -> str:
+        """Write a settings file with hooks that note every start and end; return its path."""
+        note = {"type": "command", "command": f"{{ cat; echo; }} >>{shlex.quote(self.log)}"}
+        events = {name: [{"hooks": [note]}] for name in ("SessionStart", "SessionEnd")}
+        path = os.path.join(self.home, "settings.json")
+        defaults = {"skipDangerousModePermissionPrompt": True, "disableAgentView": True}
+        claude.write_json(path, {"hooks": events, **defaults, **extra})
+        return path
+
+    def open(
+        self,
+        name: str,
+        *args: str,
+        size: tuple[int, int] = (200, 50),
+        cwd: str = "",
+        env: dict[str, str] | None = None,
+        settings: str | None = None,
+    ) -> None:
+        """Start claude as the process of a new pane; a dead pane stays, with its status."""
+        chosen = self.settings() if settings is None else settings
+        argv = [self.binary, *(["--settings", chosen] if chosen else []), *args]
+        extra = [f"{key}={value}" for key, value in (env or {}).items()]
+        command = "exec " + shlex.join(["env", *extra, *argv])
+        where = ["-x", str(size[0]), "-y", str(size[1]), "-c", cwd or self.project]
+        server = [";", "set-option", "-w", "-t", f"={name}:", "remain-on-exit", "on"]
+        self.tmux("new-session", "-d", "-s", name, *where, command, *server)
+
+    def screen(self, name: str) -> str:
+        done = self.run("tmux", "-u", "capture-pane", "-p", "-t", f"={name}:")
+        return done.stdout
+
+    def keys(self, name: str, *keys: str) -> None:
+        self.tmux("send-keys", "-t", f"={name}:", *keys)
+
+    def see(self, name: str, *wanted: str, timeout: float = PATIENCE) -> str:
+        """Wait until one of `wanted` is on the screen; return the screen."""
+
+        def shown() -> str:
+            text = self.screen(name)
+            return text if any(one in text for one in wanted) else ""
+
+        found = wait_until(shown, timeout)
+        assert found, f"none of {wanted} came on the screen of {name}:\n{self.screen(name)}"
+        return found
+
+    def ready(self, name: str) -> str:
+        """Wait for the prompt of a pane; return the screen."""
+        return self.see(name, *READY)
+
+    def type(self, name: str, text: str) -> None:
+        """Type a line: the Enter key follows when the text is on the screen."""
+        self.keys(name, "-l", text)
+        self.see(name, text[-30:])
+        self.keys(name, "Enter")
+
+    def ask(self, name: str, text: str) -> dict[str, Any]:
+        """Type a prompt and wait for the whole answer; return the first request it caused."""
+        before = len(self.asked(text))
+        self.type(name, text)
+
+        def answer() -> str:
+            last = [r["answer"][-1] for r in self.asked(text)[before:] if r["answer"]]
+            return last[-1].get("text", "") if last else ""
+
+        said = wait_until(answer, PATIENCE)
+        assert said, f"the model never answered {text!r}:\n{self.screen(name)}"
+        self.see(name, said.partition("\n")[0][:40])
+        return self.asked(text)[before]
+
+    def asked(self, text: str) -> list[dict[str, Any]]:
+        """Return the requests whose last typed prompt is `text`."""
+        return [r for r in self.net.requests() if r.get("prompt") == text]
+
+    def end_status(self, name: str) -> str:
+        """Wait for the pane's process to end; return its status, or the signal's number."""
+        form = "#{pane_dead} #{pane_dead_status} #{pane_dead_signal}"
+
+        def dead() -> str:
+            words = self.tmux("display-message", "-p", "-t", f"={name}:", form).split()
+            return words[1] if words[0] == "1" else ""
+
+        status = wait_until(dead, PATIENCE)
+        assert status, f"{name} did not end:\n{self.screen(name)}"
+        return status
+
+    # -- what claude wrote
+
+    def events(self, *names: str) -> list[dict[str, Any]]:
+        """Return the payloads of the hooks, oldest first."""
+        with contextlib.suppress(FileNotFoundError), open(self.log, encoding="utf-8") as f:
+            found = [json.loads(line) for line in f.read().split("\n")[:-1] if line]
+            return [e for e in found if not names or e["hook_event_name"] in names]
+        return []
+
+    def event(self, number: int, *names: str) -> dict[str, Any]:
+        """Wait for the hook call with that number; return its payload."""
+        assert wait_until(lambda: len(self.events(*names)) > number, PATIENCE), self.events()
+        return self.events(*names)[number]
+
+    def records(self) -> list[dict[str, Any]]:
+        return claude.records(self.home)
+
+    def record(self, name: str) -> dict[str, Any]:
+        """Wait for the record of the live claude in a tmux session."""
+
+        def found() -> list[dict[str, Any]]:
+            mine = [r for r in self.records() if r.get("tmux", "").startswith(name + ":")]
+            return [r for r in mine if alive(r["pid"])]
+
+        assert wait_until(found, PATIENCE), f"no record names {name}: {self.records()}"
+        return found()[-1]
+
+    def transcript(self, session: str) -> list[dict[str, Any]]:
+        return claude.transcript_records(self.home, session)
+
+    def prompts(self, session: str) -> list[str]:
+        return claude.typed_prompts(self.transcript(session))
+
+
+@pytest.fixture(scope="session")
+def claude_binary() -> str:
+    """Return the path of the real claude, installed at the first use."""
+    try:
+        return claude.install()
+    except claude.Unavailable as why:
+        pytest.skip(str(why))
+
+
+@pytest.fixture
+def real_claude(private: Path, claude_binary: str) -> Iterator[Real]:
+    """Give the test the real claude, cut off from every network but the scripted API."""
+    if os.getuid() != 0:
+        pytest.skip(f"{ABSENT}root, for a network namespace of our own")
+    try:
+        with claude.net(str(private)) as net:
+            yield Real(str(private / "home"), net, claude_binary)
+    except claude.Unavailable as why:
+        pytest.skip(str(why))
+
+
+@pytest.fixture
+def see(real_claude: Real) -> Callable[..., str]:
+    return real_claude.see
