@@ -16,6 +16,7 @@ import pytest
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
+import boxlib  # noqa: E402
 import support  # noqa: E402
 from support import ABSENT, ADOPT, SESSIONS, Program, Terminal  # noqa: E402
 
@@ -193,6 +194,39 @@ def claude(home: Path) -> Path:
     shutil.copy(os.path.join(support.TESTS, "fakes", "claude"), path)
     path.chmod(0o755)
     return path
+
+
+@pytest.fixture(scope="session")
+def box_reason() -> str:
+    """Return why there can be no box here.  In CI root has to have one."""
+    reason = boxlib.why_not()
+    if reason and IN_CI and os.getuid() == 0:
+        pytest.fail(f"no box in CI: {reason}", pytrace=False)
+    return reason
+
+
+@pytest.fixture
+def machine(private: Path, box_reason: str) -> Iterator[boxlib.Box]:
+    """Boot a throw-away machine that nobody has touched: root, no other user."""
+    if box_reason:
+        pytest.skip(f"{ABSENT}a box ({box_reason})")
+    folder = tempfile.mkdtemp(prefix="psbox", dir="/var/tmp")
+    box = boxlib.Box(folder)
+    try:
+        box.boot()
+        yield box
+    finally:
+        box.remove()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def box(machine: boxlib.Box) -> boxlib.Box:
+    """Return a booted machine with two people, ann and bob; both linger and have this clone."""
+    for name in ("ann", "bob"):
+        machine.add_user(name)
+        machine.put_repository(name)
+    return machine
 
 
 @pytest.fixture
