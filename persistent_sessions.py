@@ -1,0 +1,4238 @@
+#!/usr/bin/python3 -IS
+"""Keep agent sessions: each comes back after a crash and at boot, in its own conversation.
+
+One file, Python's standard library only, copied unchanged to any Linux box.  Every
+command reads the world once, plans (no I/O), acts on each decision, reports, and
+answers with an exit status; `list` prints the plan that `start` carries out.
+
+Owned:  $XDG_STATE_HOME/persistent-sessions   manifest, registry and, for each session,
+        .id .run .event .exit .health .retired .screen; `ledger/` for hosted launches
+        $XDG_CONFIG_HOME/persistent-sessions  config.json, settings.NAME.json, bin/
+Read:   Claude's sessions/, projects/ and .claude.json (there only a trust flag is written)
+Status: 0 all is well, 1 something needs a person, 2 usage, 130 interrupted; `host` and
+        `run` answer with their command's own status, or 75, 125, 126, 127, 128+signal.
+
+The crash rule: a session is ended for good only when its own SessionEnd event says that
+a person left at the prompt, its status was 0, no HUP or TERM was seen and nothing was
+shutting down.  Everything else comes back.  When in doubt nothing is launched: two
+writers on one conversation are worse than five minutes of waiting.
+
+Editors: hook, run, start and status are started often, so the top of this file imports
+only what they need (no typing, json, re, signal: each costs more than their work).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import select
+import stat
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    import signal
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import NamedTuple, NoReturn
+else:
+    import _signal as signal  # the signal module builds enums, which costs 4 ms
+    from _operator import itemgetter
+
+    class NamedTuple(tuple):
+        """Do at run time what typing.NamedTuple does, without importing typing."""
+
+        def __init_subclass__(cls) -> None:
+            cls._fields = tuple(cls.__annotations__)
+            cls._defaults = {f: cls.__dict__[f] for f in cls._fields if f in cls.__dict__}
+            for at, field in enumerate(cls._fields):
+                setattr(cls, field, property(itemgetter(at)))
+
+        def __new__(cls, *args, **named):
+            if len(args) < len(cls._fields):
+                try:
+                    rest = cls._fields[len(args) :]
+                    args += tuple(
+                        named.pop(f) if f in named else cls._defaults[f] for f in rest
+                    )
+                except KeyError as e:
+                    raise TypeError(f"{cls.__name__} needs {e}") from None
+            if named or len(args) != len(cls._fields):
+                raise TypeError(f"{cls.__name__} takes {cls._fields}, not {tuple(named)}")
+            return tuple.__new__(cls, args)
+
+        def _replace(self, **named):
+            values = [named.pop(f, v) for f, v in zip(self._fields, self)]
+            return type(self)(*values, **named)
+
+        def __repr__(self) -> str:
+            pairs = ", ".join(f"{f}={v!r}" for f, v in zip(self._fields, self))
+            return f"{type(self).__name__}({pairs})"
+
+
+PROG = "persistent-sessions"
+VERSION = "1.0.0"
+
+OK, TROUBLE, USAGE = 0, 1, 2
+NO_ROOM, BROKEN, NOT_EXECUTABLE, NOT_FOUND = 75, 125, 126, 127  # as timeout(1) and env(1)
+
+# Verdicts of the plan.
+LIVE, LAUNCH, BLOCKED, HELD = "LIVE", "LAUNCH", "BLOCKED", "HELD"
+FOREIGN, GONE, UNKNOWN, RESTING, RETIRED = "FOREIGN", "GONE", "UNKNOWN", "RESTING", "RETIRED"
+FINE = frozenset((LIVE, LAUNCH, RETIRED))
+
+RUN_TIMEOUT = 30.0  # seconds any helper program may take
+GIT_TIMEOUT = 20.0  # seconds; a clone on a dead network disk must not hold a boot
+FETCH_TIMEOUT = 60.0
+MANAGER_TIMEOUT = 3.0  # systemctl answered in 5-50 ms, also during a shutdown
+LOCK_WAIT = 30.0
+RUN_LOCK_WAIT = 1.0  # the supervisor must not delay a shutdown
+HUP_GRACE, TERM_GRACE = 10.0, 5.0  # seconds from HUP to TERM, from TERM to KILL
+SETTLE = 0.5  # seconds a signal may still be on its way when no SessionEnd event was seen
+WAVE = 2.0  # seconds a wave may hold up the next one
+HOOK_STDIN_WAIT = 2.0
+FAILURE_WINDOW = 60.0  # seconds: an end by itself this soon is a failed launch
+BRAKES = (300, 600, 1200, 2400, 3600)  # seconds of rest after 1, 2, 3 ... failures in a row
+HEALTHY_AFTER = 3600.0  # seconds up that forget earlier failures
+STORM, STORM_WINDOW = 3, 10.0  # sessions of one run dead within so many seconds
+MAX_IDS = 20
+NAME_BYTES = 64
+PANE_SIZE = ("200", "50")
+READABLE = (40, 10)  # columns and lines below which a screen is not judged
+
+# tmux exits 1 for every failure, so only its words tell them apart (seen: 3.3a).
+NO_SERVER = ("no server running", "No such file or directory")
+SERVER_EXITING = ("server exited unexpectedly", "lost server")
+MARK = "@persistent_sessions"  # a session option: this session was made by us
+PANE_FIELDS = (
+    "session_name session_group pane_id pane_pid pane_dead pane_width pane_height "
+    f"session_attached session_created {MARK}"
+).split()
+PANE_FORMAT = "\t".join("#{%s}" % field for field in PANE_FIELDS)
+SAFE_PUNCTUATION = "_-+@,"  # and letters and digits of any script; others change in tmux
+BAD_FIRST = "-.$%@="  # options, and tmux's own ids
+
+# What a running Claude Code 2.1.332 puts into the environment of its children.
+AGENT_MARKERS = frozenset(
+    """AI_AGENT CLAUDECODE CLAUDE_CODE_CHILD_SESSION CLAUDE_CODE_SESSION_ID CLAUDE_PID
+    CLAUDE_CODE_ENTRYPOINT CLAUDE_ENV_FILE CLAUDE_PROJECT_DIR CLAUDE_CODE_SESSION_ATTENDED
+    CLAUDE_CODE_MESSAGING_SOCKET CLAUDE_CODE_MESSAGING_TOKEN CLAUDE_JOB_DIR
+    CLAUDE_CODE_CHILD_NOTES_DIR CLAUDE_CODE_HOST_SHORT_TEMP_DIRS CLAUDE_BG_SESSION_CREDENTIAL
+    """.split()
+)
+UNIT_MARKERS = frozenset(
+    """INVOCATION_ID JOURNAL_STREAM NOTIFY_SOCKET LISTEN_FDS LISTEN_PID LISTEN_FDNAMES
+    SYSTEMD_EXEC_PID MANAGERPID MAINPID PS_UNIT""".split()
+)
+TERMINAL_OWN = frozenset(("TMUX", "TMUX_PANE", "TERM", "COLUMNS", "LINES"))  # tmux decides
+CONSENT_ENV = "CLAUDE_CODE_ENABLE_TODO_TOOLS"  # without it current models have no task list
+HEX = frozenset("0123456789abcdef")
+# Signals that a program brings on itself; the others come from somebody else.
+SELF_SIGNALS = frozenset((4, 5, 6, 7, 8, 11, 31))  # ILL TRAP ABRT BUS FPE SEGV SYS, signal(7)
+
+UNIT, TIMER = f"{PROG}.service", f"{PROG}.timer"
+BEGIN, END = f"# >>> {PROG}", f"# <<< {PROG}"  # around our lines in a shell's rc file
+
+
+# ---- Errors ---------------------------------------------------------------
+
+
+class Failure(Exception):
+    """An expected failure, shown as one line; `hint` adds the command that helps."""
+
+    def __init__(self, message: str, *, hint: str = "", status: int = TROUBLE) -> None:
+        super().__init__(message)
+        self.hint = hint
+        self.status = status
+
+
+class ToolError(Failure):
+    """A program that answered with a failure of its own."""
+
+    def __init__(self, label: str, status: int, stderr: str) -> None:
+        why = " ".join(stderr.split()) or f"exit status {status}"
+        super().__init__(f"{label}: {why}")
+        self.stderr = stderr
+
+
+# ---- Values ---------------------------------------------------------------
+
+
+class Spec(NamedTuple):
+    """One session that should exist: a manifest row or a registry row."""
+
+    name: str
+    directory: str
+    issue: str = ""
+    pin: str = ""
+    user: str = ""
+    declared: bool = False
+    args: tuple[str, ...] = ()  # a registry row: what claude was opened with
+    renamed: str = ""  # a registry row: the name it was launched under
+
+
+class Config(NamedTuple):
+    """config.json, flattened; `parse_config` knows the defaults."""
+
+    clone: str
+    ref: str
+    path: str
+    file: str
+    fetch: bool | None
+    claude: str
+    remote_control: bool
+    start_args: tuple[str, ...]
+    open_args: tuple[str, ...]
+    socket: str
+    network_wait: float
+    parallel: int
+    verify: float
+    trust_open: bool
+    max_sessions: int
+    keep_days: float
+    detach_key: str
+    notify: tuple[str, ...]
+
+
+class Paths(NamedTuple):
+    """Every folder the program knows, built once from the environment."""
+
+    home: str
+    state: str
+    config: str
+    runtime: str  # "" where the user has no runtime folder
+    claude: str
+    trust: str  # Claude's .claude.json
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str]) -> Paths:
+        """Build the paths.  Raises Failure without a HOME."""
+        home = environ.get("HOME", "")
+        if not home.startswith("/"):
+            raise Failure("HOME is not set", hint="export HOME=~")
+        state = environ.get("XDG_STATE_HOME") or f"{home}/.local/state"
+        config = environ.get("XDG_CONFIG_HOME") or f"{home}/.config"
+        claude = claude_home(environ)
+        beside = claude if environ.get("CLAUDE_CONFIG_DIR") else home
+        return cls(
+            home,
+            f"{state}/{PROG}",
+            f"{config}/{PROG}",
+            runtime_folder(environ),
+            claude,
+            f"{beside}/.claude.json",
+        )
+
+    def of(self, name: str, kind: str) -> str:
+        """Return the state file of a session: kind is id, run, event, exit, ..."""
+        return f"{self.state}/{name}.{kind}"
+
+
+class Record(NamedTuple):
+    """One of Claude's own sessions/<pid>.json."""
+
+    pid: int
+    session_id: str
+    directory: str
+    start: str  # field 22 of /proc/<pid>/stat
+    kind: str
+    entrypoint: str
+    tmux: str  # the tmux session's name when Claude started
+    status: str
+    url: str
+    seen: float = 0.0  # the file's mtime, seconds
+    alive: bool = False
+
+    @property
+    def visible(self) -> bool:
+        """Tell whether a person sees this session: not -p, not a background job."""
+        return self.kind == "interactive" and self.entrypoint in ("cli", "")
+
+
+class Pane(NamedTuple):
+    """A tmux pane, as often as sessions show it."""
+
+    session: str
+    group: str
+    pane_id: str
+    pid: int
+    dead: bool
+    width: int
+    height: int
+    attached: bool
+    created: int
+    ours: bool
+    socket: str = ""
+
+    @property
+    def key(self) -> str:
+        """Return what names this pane among all servers."""
+        return f"{self.socket} {self.pane_id}"
+
+
+class Supervisor(NamedTuple):
+    """A .run file: who started a session and who runs it now."""
+
+    boot: str
+    pid: int
+    start: str
+    claude: int
+    claude_start: str
+    pane: str
+    socket: str
+    resume: str
+    at: float
+
+
+class Event(NamedTuple):
+    """A .event file: the last hook event of a session."""
+
+    event: str
+    session_id: str
+    why: str  # SessionStart's source or SessionEnd's reason
+    at: float
+    pid: int
+    name: str  # the session's tmux name at that moment
+
+
+class Ending(NamedTuple):
+    """How a session's claude ended; status and signal are kept apart."""
+
+    status: int  # exit status, 0 when killed by a signal
+    killed: int  # the signal that killed it, or 0
+    signalled: str  # HUP or TERM when that reached us from outside
+    system: str  # the system manager's state in its own word
+    user: str
+    scope: str
+    reason: str | None  # SessionEnd's reason; None: no such event in this run
+    started: bool  # a SessionStart event was seen in this run
+    recorded: bool  # Claude's own record of the child was seen in this run
+
+    @property
+    def rc(self) -> int:
+        """Return the shell's form of the status, 0 to 255."""
+        return 128 + self.killed if self.killed else self.status
+
+    @property
+    def outside(self) -> bool:
+        """Tell whether something other than the session itself brought the end."""
+        return bool(self.signalled) or self.stopping
+
+    @property
+    def stopping(self) -> bool:
+        """Tell whether a shutdown, a logout or a stop of the scope was under way."""
+        return "stopping" in (self.system, self.user) or self.scope == "deactivating"
+
+    @property
+    def by_itself(self) -> bool:
+        """Tell whether it failed on its own: neither a signal, a shutdown nor a person ended it.
+
+        Claude answers a TERM with status 143, a HUP with 129 and an INT with 0 (2.1.332).
+        """
+        if self.outside or self.deliberate:
+            return False
+        if self.killed:
+            return self.killed in SELF_SIGNALS
+        if self.status in (128 + signal.SIGHUP, 128 + signal.SIGINT, 128 + signal.SIGTERM):
+            return False
+        return self.status != 0 or self.reason != "other"
+
+    @property
+    def deliberate(self) -> bool:
+        """Tell whether a person ended it: the one question that retires a session."""
+        if self.rc or self.outside:
+            return False
+        if self.reason is not None:
+            return self.reason == "prompt_input_exit"
+        return self.recorded and not self.started
+
+
+class Health(NamedTuple):
+    """A .health file: failures in a row, and what a person was last told."""
+
+    failures: int = 0
+    last: float = 0.0
+    notified: str = ""
+
+
+class Screen(NamedTuple):
+    """What a pane shows: a prompt that holds it, or a question to its person."""
+
+    label: str
+    blocks: bool
+    consent: bool = False
+
+
+class Facts(NamedTuple):
+    """What was read about one session besides tmux."""
+
+    ids: tuple[str, ...] = ()
+    ids_at: float = 0.0
+    run: Supervisor | None = None
+    run_live: bool = False
+    event: Event | None = None
+    health: Health = Health()
+    retired: bool = False
+    folder: str = "ok"  # ok, gone, or why it cannot be judged
+    trouble: str = ""  # a state file that could not be read
+
+
+class World(NamedTuple):
+    """One snapshot: everything that the plan may look at."""
+
+    specs: tuple[Spec, ...]
+    retired: tuple[Spec, ...]
+    facts: Mapping[str, Facts]
+    panes: tuple[Pane, ...]
+    screens: Mapping[str, Screen]  # by the pane's key
+    claudes: frozenset[str]  # keys of panes in which a claude lives that has no supervisor
+    records: tuple[Record, ...]
+    transcripts: Mapping[str, bool]  # conversation id: it can be resumed
+    blind: str  # why tmux could not be asked, or ""
+    no_projects: str  # why transcripts could not be looked up, or ""
+    now: float
+    insist: frozenset[str] = frozenset()  # named by the person: tried at once
+
+
+class Decision(NamedTuple):
+    """One line of the plan: row of `list`, line of the journal, order to `start`."""
+
+    spec: Spec
+    verdict: str
+    resume: str = ""
+    why: str = ""
+    hint: str = ""
+    pane: str = ""
+    pid: int = 0
+
+
+class Outcome(NamedTuple):
+    """What came of a decision."""
+
+    decision: Decision
+    ok: bool
+    why: str
+    url: str = ""
+
+
+class Job(NamedTuple):
+    """What a pane is to run."""
+
+    argv: tuple[str, ...]
+    directory: str
+    env: Mapping[str, str]
+
+
+class Done(NamedTuple):
+    """A program that has ended."""
+
+    status: int  # -N: killed by signal N
+    stdout: str
+    stderr: str
+
+
+# ---- Parsing --------------------------------------------------------------
+
+
+def is_session_id(text: str) -> bool:
+    """Tell whether `text` is a lower-case UUID, the only form Claude gives a conversation."""
+    # Same in task_adopt.py; tests/test_rules.py compares them.
+    parts = text.split("-")
+    return [len(p) for p in parts] == [8, 4, 4, 4, 12] and not set("".join(parts)) - HEX
+
+
+def classify_name(name: str) -> str:
+    """Return why `name` cannot be a session's name, or "" when it can.
+
+    tmux keeps these names unchanged (seen: 3.3a) and they are safe as file names.
+    """
+    if not name:
+        return "an empty name"
+    if name[0] in BAD_FIRST:
+        return f"a name must not start with {name[0]!r}"
+    if len(name.encode("utf-8", "surrogateescape")) > NAME_BYTES:
+        return f"a name of more than {NAME_BYTES} bytes"
+    for char in name:
+        if not char.isalnum() and char not in SAFE_PUNCTUATION:
+            return f"a name must not hold {char!r}"
+    return ""
+
+
+class JsonScanner:
+    """The options that json.loads gives its scanner (CPython 3.9 to 3.14)."""
+
+    strict = True
+    object_hook = None
+    object_pairs_hook = None
+    parse_float = float
+    parse_int = int
+    parse_constant = float
+    memo: Mapping[str, str] = {}
+
+
+def parse_json(text: str) -> object:
+    """Return the value of a JSON text.  Raises ValueError.
+
+    Uses the scanner behind json.loads directly: importing json costs a hook more
+    than its work.  Anything unusual is left to json.loads, for the same verdict.
+    """
+    text = text.lstrip("\ufeff")
+    try:
+        from _json import make_scanner
+
+        value, end = make_scanner(JsonScanner)(text, len(text) - len(text.lstrip(" \t\r\n")))
+        if not text[end:].strip(" \t\r\n"):
+            return value  # type: ignore[no-any-return]
+    except (ImportError, StopIteration, ValueError, AttributeError, RecursionError):
+        pass  # json.loads decides, and words the error
+    import json
+
+    try:
+        return json.loads(text)  # type: ignore[no-any-return]
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def parse_object(text: str) -> dict[str, object]:
+    """Return a JSON object.  Raises ValueError for anything else."""
+    value = parse_json(text)
+    if not isinstance(value, dict):
+        raise ValueError("not an object")
+    return value
+
+
+def parse_pairs(text: str) -> dict[str, str]:
+    """Return the key=value lines of a state file; a damaged file gives an empty answer."""
+    if "\0" in text:
+        return {}
+    lines = (line.partition("=") for line in text.splitlines())
+    return {key: value for key, equals, value in lines if equals}
+
+
+def parse_number(text: str | None) -> float:
+    """Return a number from a state file, or 0.0 where there is none."""
+    try:
+        value = float(text or 0)
+    except ValueError:
+        return 0.0
+    return value if abs(value) < 1e15 else 0.0
+
+
+def parse_supervisor(text: str) -> Supervisor | None:
+    """Return a .run file's content, or None when it names no process."""
+    pairs = parse_pairs(text)
+    pid, claude = (int(parse_number(pairs.get(key))) for key in ("pid", "claude"))
+    if pid <= 0 or not pairs.get("start"):
+        return None
+    resume = pairs.get("resume", "")
+    return Supervisor(
+        pairs.get("boot", ""),
+        pid,
+        pairs["start"],
+        max(claude, 0),
+        pairs.get("claude_start", ""),
+        pairs.get("pane", ""),
+        pairs.get("socket", ""),
+        resume if is_session_id(resume) else "",
+        parse_number(pairs.get("at")),
+    )
+
+
+def parse_event(text: str) -> Event | None:
+    """Return a .event file's content, or None when there is none in it."""
+    pairs = parse_pairs(text)
+    if not pairs.get("event"):
+        return None
+    return Event(
+        pairs["event"],
+        pairs.get("id", ""),
+        pairs.get("why", ""),
+        parse_number(pairs.get("at")),
+        int(parse_number(pairs.get("pid"))),
+        pairs.get("name", ""),
+    )
+
+
+def parse_health(text: str) -> Health:
+    """Return a .health file's content; a damaged one forgets."""
+    pairs = parse_pairs(text)
+    failures = int(parse_number(pairs.get("failures")))
+    return Health(
+        max(failures, 0), parse_number(pairs.get("last")), pairs.get("notified", "")
+    )
+
+
+def parse_ids(text: str) -> tuple[str, ...]:
+    """Return the conversation ids of a .id file, newest first; damaged lines are left out."""
+    seen = [line.strip() for line in text.replace("\0", "\n").splitlines()]
+    return tuple(dict.fromkeys(i for i in seen if is_session_id(i)))
+
+
+def classify_row(name: str, directory: str, fields: int) -> str:
+    """Return why a TSV row cannot be used, or ""."""
+    if fields < 2:
+        return "expected NAME<TAB>/DIRECTORY"
+    if classify_name(name):
+        return classify_name(name)
+    if not directory.startswith("/") or not directory.isprintable():
+        return "the directory must be absolute and plain (~ and $HOME are not expanded)"
+    return ""
+
+
+def parse_args(text: str) -> tuple[str, ...]:
+    """Return the arguments a registry row was opened with; what is no JSON list is none."""
+    if not text.startswith("["):
+        return ()
+    try:
+        value = parse_json(text)
+    except ValueError:
+        return ()
+    return tuple(a for a in value if isinstance(a, str)) if isinstance(value, list) else ()
+
+
+def parse_rows(text: str, *, declared: bool) -> tuple[tuple[Spec, ...], tuple[str, ...]]:
+    """Return the good rows of a manifest or registry, and one complaint a bad row.
+
+    Both are TSV: name, directory, then for a manifest plan issue, pinned conversation
+    and unix user; for the registry claude's arguments (JSON) and the earlier name.
+    Of two rows with one name the first counts.
+    """
+    specs: dict[str, Spec] = {}
+    bad: list[str] = []
+    kind = "manifest" if declared else "registry"
+    for number, line in enumerate(text.lstrip("\ufeff").split("\n"), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        fields = ["" if f.strip() == "-" else f.strip() for f in line.split("\t")]
+        name, directory, third, fourth, user = (fields + [""] * 4)[:5]
+        why = classify_row(name, directory, len(fields))
+        if not why and name in specs:
+            why = "an earlier line has this name"
+        if why:
+            bad.append(f"{kind} line {number}: {why}: {line.strip()[:80]!r}")
+        elif declared:
+            specs[name] = Spec(name, directory, third, fourth, user, True)
+        else:
+            specs[name] = Spec(name, directory, args=parse_args(third), renamed=fourth)
+    return tuple(specs.values()), tuple(bad)
+
+
+# Every key of config.json: its type and default.  A value of another type is an error.
+CONFIG_KEYS: Mapping[str, tuple[str, object]] = {
+    "manifest.clone": ("text", ""),
+    "manifest.ref": ("text", "refs/remotes/origin/main"),
+    "manifest.path": ("text", f"{PROG}.tsv"),
+    "manifest.file": ("text", ""),
+    "manifest.fetch": ("flag", None),
+    "claude.path": ("text", ""),
+    "claude.remote_control": ("flag", True),
+    "claude.start_args": ("list", ("--dangerously-skip-permissions",)),
+    "claude.open_args": ("list", ()),
+    "tmux.socket": ("text", ""),
+    "network.wait_s": ("number", 60.0),
+    "launch.parallel": ("number", 0.0),
+    "launch.verify_s": ("number", 30.0),
+    "trust.open": ("flag", True),
+    "host.max_sessions": ("number", 0.0),
+    "host.keep_days": ("number", 14.0),
+    "host.detach_key": ("text", "C-]"),
+    "notify.command": ("list", ()),
+}
+CONFIG_TYPES: Mapping[str, tuple[type, ...]] = {
+    "text": (str,),
+    "flag": (bool,),
+    "number": (int, float),
+    "list": (list,),
+}
+
+
+def parse_config(text: str) -> tuple[dict[str, object], tuple[str, ...]]:
+    """Return config.json as {"group.key": value} and a warning for each unknown key.
+
+    Raises Failure for what does not parse and for a value of a wrong type.
+    """
+    try:
+        groups = parse_object(text)
+    except ValueError as e:
+        raise Failure(f"config.json: {e}") from None
+    values: dict[str, object] = {}
+    unknown: list[str] = []
+    for group, members in groups.items():
+        if not isinstance(members, dict):
+            raise Failure(f"config.json: {group!r} must be an object")
+        for key, value in members.items():
+            name = f"{group}.{key}"
+            if name not in CONFIG_KEYS:
+                unknown.append(f"config.json: unknown key {name!r}")
+                continue
+            kind = CONFIG_KEYS[name][0]
+            good = isinstance(value, CONFIG_TYPES[kind])
+            if kind == "number":
+                good = good and not isinstance(value, bool) and 0 <= float(str(value)) < 1e9
+            if kind == "list" and isinstance(value, list):
+                good = all(isinstance(item, str) and "\0" not in item for item in value)
+                value = tuple(value)
+            if not good or (isinstance(value, str) and "\0" in value):
+                raise Failure(f"config.json: {name!r} must be a {kind}, not {value!r}")
+            values[name] = value
+    return values, tuple(unknown)
+
+
+def choose_config(values: Mapping[str, object]) -> Config:
+    """Return the whole configuration: `values` over the defaults."""
+    return Config(*(values.get(name, default) for name, (_, default) in CONFIG_KEYS.items()))  # type: ignore[arg-type]
+
+
+def parse_record(text: str) -> Record:
+    """Return one of Claude's session records.  Raises ValueError for half of one.
+
+    Source: ~/.claude/sessions/<pid>.json of Claude Code 2.1.332, rewritten in place;
+    `tmux` is "<session>:@<window>.%<pane>" as it was at Claude's start.
+    """
+    value = parse_object(text)
+    pid, session_id = value.get("pid"), value.get("sessionId")
+    if not isinstance(pid, int) or pid <= 0 or not isinstance(session_id, str):
+        raise ValueError("no pid or sessionId")
+
+    def word(key: str) -> str:
+        found = value.get(key)
+        return found if isinstance(found, str) else ""
+
+    url = word("bridgeUrl") or word("url")
+    return Record(
+        pid,
+        session_id,
+        word("cwd"),
+        str(value.get("procStart", "")),
+        word("kind"),
+        word("entrypoint"),
+        word("tmux").rpartition(":@")[0],
+        word("status"),
+        url if url.startswith("https://") else "",
+    )
+
+
+def parse_panes(text: str, socket: str) -> tuple[Pane, ...]:
+    """Return the panes of one list-panes answer.  Raises Failure for one it cannot read."""
+    panes = []
+    for line in text.splitlines():
+        values = dict(zip(PANE_FIELDS, line.split("\t")))
+        try:
+            panes.append(
+                Pane(
+                    values["session_name"],
+                    values["session_group"],
+                    values["pane_id"],
+                    int(values["pane_pid"] or 0),
+                    values["pane_dead"] == "1",
+                    int(values["pane_width"]),
+                    int(values["pane_height"]),
+                    values["session_attached"] not in ("", "0"),
+                    int(values["session_created"] or 0),
+                    bool(values[MARK]),
+                    socket,
+                )
+            )
+        except (KeyError, ValueError):
+            raise Failure(f"tmux: unexpected answer {line[:80]!r}") from None
+    return tuple(panes)
+
+
+def parse_stat(text: str) -> tuple[str, int, int, int, str]:
+    """Return state, parent, group, terminal's foreground group, start of /proc/<pid>/stat.
+
+    The name in parentheses may hold anything, so fields count from the last one.
+    Source: proc_pid_stat(5), fields 3, 4, 5, 8, 22.
+    """
+    fields = text[text.rindex(")") + 2 :].split()
+    return fields[0], int(fields[1]), int(fields[2]), int(fields[5]), fields[19]
+
+
+def parse_retired(name: str, text: str) -> Spec:
+    """Return the whole row that a .retired file keeps; an older, empty one names no directory."""
+    pairs = parse_pairs(text)
+    return Spec(
+        name,
+        pairs.get("directory", ""),
+        pairs.get("issue", ""),
+        pairs.get("pin", ""),
+        pairs.get("user", ""),
+        pairs.get("declared") == "yes",
+        parse_args(pairs.get("args", "")),
+        pairs.get("renamed", ""),
+    )
+
+
+# ---- Deciding -------------------------------------------------------------
+
+
+def restore_set(manifest: Iterable[Spec], registry: Iterable[Spec]) -> tuple[Spec, ...]:
+    """Return the declared rows, then the opened ones that are not declared."""
+    rows = {spec.name: spec for spec in registry}
+    rows.update({spec.name: spec for spec in manifest})
+    declared = [spec for spec in rows.values() if spec.declared]
+    return (*declared, *(spec for spec in rows.values() if not spec.declared))
+
+
+def choose_session(panes: Iterable[Pane], known: Iterable[str]) -> str:
+    """Return the name of the session a pane belongs to, although groups and links share it.
+
+    A name of the restore set wins, then the one a group is named after, then the oldest.
+    """
+    shown = sorted(panes, key=lambda pane: (pane.created, pane.session))
+    names = [pane.session for pane in shown]
+    ours = set(known).intersection(names)
+    for name in names:
+        if name in ours:
+            return name
+    return next((p.session for p in shown if p.session == p.group), names[0] if names else "")
+
+
+def choose_witnesses(spec: Spec, facts: Facts, records: Iterable[Record]) -> tuple[str, ...]:
+    """Return the ids that speak for a session's last conversation, the best first.
+
+    Where the session had our supervisor only the record of its own claude counts, and
+    the hook's file wins for that process: a record names a tmux session, not a server.
+    Without one the newer of file and record wins, and the record must match the folder.
+    """
+    hooked = facts.ids[:1]
+    run = facts.run
+    if run is not None:
+        own = [r.session_id for r in records if r.pid == run.claude and r.start == run.claude_start]
+        fired = facts.ids_at >= run.at or (facts.event is not None and facts.event.at >= run.at)
+        ids = (*hooked, *own) if fired or not own else (*own, *hooked)
+    else:
+        seen = [
+            (r.seen, r.session_id)
+            for r in records
+            if r.tmux == spec.name and r.visible and r.directory == spec.directory
+        ]
+        seen += [(facts.ids_at, i) for i in hooked]
+        ids = tuple(i for _, i in sorted(seen, reverse=True))
+    return tuple(dict.fromkeys(ids))
+
+
+def choose_resume(spec: Spec, ids: Sequence[str], resumable: Mapping[str, bool]) -> tuple[str, str]:
+    """Return the conversation to resume ("" for a new one) and what to say about it."""
+    for session_id in ids:
+        if resumable.get(session_id):
+            return session_id, ""
+    if spec.pin and resumable.get(spec.pin):
+        return spec.pin, "the manifest's pin"
+    lost = ids[0] if ids else spec.pin
+    if lost:
+        return "", f"a new conversation: {lost} has no conversation on disk"
+    return "", "a new conversation"
+
+
+def choose_holder(session_id: str, name: str, world: World) -> tuple[int, str]:
+    """Return the process that writes a conversation, and what it is; (0, "") for none."""
+    for record in world.records:
+        if record.alive and record.session_id == session_id:
+            where = f"in tmux session {record.tmux!r}" if record.tmux else "outside tmux"
+            return record.pid, "a background job" if record.kind == "bg" else where
+    for other, facts in world.facts.items():
+        run, event = facts.run, facts.event
+        if other == name or run is None or not facts.run_live:
+            continue
+        current = event.session_id if event is not None and event.at >= run.at else run.resume
+        if session_id in (current, run.resume if not current else current):
+            return run.pid, f"session {other!r}"
+    return 0, ""
+
+
+def choose_rest(health: Health, now: float) -> float:
+    """Return when a session that keeps failing is tried again; 0.0 for now."""
+    if not health.failures or now < health.last:
+        return 0.0
+    until = health.last + BRAKES[min(health.failures, len(BRAKES)) - 1]
+    return until if now < until else 0.0
+
+
+def decide_pane(spec: Spec, panes: Sequence[Pane], world: World, as_name: str) -> Decision:
+    """Return the verdict on a session whose claude is alive in one of `panes`."""
+    pane = panes[0]
+    screen = world.screens.get(pane.key)
+    if screen is not None and screen.blocks:
+        hint = f"{PROG} trust {spec.name}" if screen.consent else f"{PROG} attach {spec.name}"
+        return Decision(spec, BLOCKED, "", screen.label, hint, pane.pane_id, pane.pid)
+    notes = [f"as {as_name!r}"] if as_name else []
+    if screen is not None:
+        notes.append(screen.label)
+    if pane.width < READABLE[0] or pane.height < READABLE[1]:
+        notes.append(f"the pane is too small to read ({pane.width}x{pane.height})")
+    return Decision(spec, LIVE, "", ", ".join(notes), "", pane.pane_id, pane.pid)
+
+
+def decide_supervised(spec: Spec, run: Supervisor, world: World) -> Decision:
+    """Return the verdict on a session whose supervisor lives."""
+    shown = [p for p in world.panes if p.pid == run.pid and not p.dead]
+    if not shown:
+        if not run.claude and not run.pane:
+            why = "being launched"
+        elif world.blind:
+            why = f"its process lives, but {world.blind}"
+        else:
+            why = "its terminal is gone; it is ending"
+        return Decision(spec, LIVE, "", why, "", "", run.pid)
+    name = choose_session(shown, [s.name for s in world.specs])
+    if any(pane.session == spec.name for pane in shown):
+        name = spec.name
+    return decide_pane(spec, shown, world, "" if name == spec.name else name)
+
+
+def decide_present(spec: Spec, world: World) -> Decision | None:
+    """Return the verdict on a tmux session of this name without a supervisor of ours."""
+    here = [p for p in world.panes if p.session == spec.name and not p.dead]
+    agents = [p for p in here if p.key in world.claudes]
+    held = [p for p in here if p.key in world.screens and world.screens[p.key].blocks]
+    if agents or held:
+        return decide_pane(spec, agents or held, world, "")
+    if here and not any(pane.ours for pane in here):
+        why = f"a tmux session of this name runs something else (pid {here[0].pid})"
+        hint = f"tmux rename-session -t ={spec.name} {spec.name}-other"
+        return Decision(spec, FOREIGN, "", why, hint, here[0].pane_id, here[0].pid)
+    return None
+
+
+def decide(spec: Spec, world: World) -> Decision:
+    """Return the one verdict on a session: the table of README, from top to bottom."""
+    facts = world.facts.get(spec.name, Facts())
+    if facts.trouble:
+        return Decision(spec, UNKNOWN, "", facts.trouble)
+    if facts.run is not None and facts.run_live:
+        return decide_supervised(spec, facts.run, world)
+    if facts.retired:
+        return Decision(spec, RETIRED, "", "ended on purpose", f"{PROG} start {spec.name}")
+    if world.blind:
+        return Decision(spec, UNKNOWN, "", world.blind)
+    present = decide_present(spec, world)
+    if present is not None:
+        return present
+    if facts.folder == "gone":
+        hint = f"{PROG} retire {spec.name}"
+        return Decision(spec, GONE, "", f"{spec.directory} does not exist", hint)
+    if facts.folder != "ok":
+        return Decision(spec, UNKNOWN, "", facts.folder)
+    ids = choose_witnesses(spec, facts, world.records)
+    if world.no_projects and (ids or spec.pin):
+        return Decision(spec, UNKNOWN, "", world.no_projects)
+    resume, note = choose_resume(spec, ids, world.transcripts)
+    holder, where = choose_holder(resume, spec.name, world) if resume else (0, "")
+    if holder:
+        why = f"pid {holder} writes this conversation ({where})"
+        return Decision(spec, HELD, resume, why, f"ps -fp {holder}", "", holder)
+    until = choose_rest(facts.health, world.now)
+    if until and spec.name not in world.insist:
+        minutes = int((until - world.now) // 60) + 1
+        why = f"ended {facts.health.failures} times right after its launch; next try in {minutes} min"
+        return Decision(spec, RESTING, resume, why, f"{PROG} logs {spec.name}")
+    return Decision(spec, LAUNCH, resume, note)
+
+
+def decide_shared(decision: Decision, owner: str) -> Decision:
+    """Return the verdict on a row whose conversation another row owns."""
+    why = f"session {owner!r} takes up this conversation"
+    return decision._replace(verdict=HELD, why=why, hint=f"{PROG} retire {decision.spec.name}")
+
+
+def plan(world: World) -> tuple[Decision, ...]:
+    """Return one decision for each session of the restore set, in its order.
+
+    Of rows that resolve to one conversation the one with the newest .id owns it, the
+    first of equals; a row that was renamed lives on as its new name.
+    """
+    decisions = [decide(spec, world) for spec in world.specs]
+    owners: dict[str, str] = {}
+    for d in decisions:
+        if d.verdict in (LAUNCH, RESTING) and d.resume:
+            owner = owners.setdefault(d.resume, d.spec.name)
+            age, best = (world.facts.get(n, Facts()).ids_at for n in (d.spec.name, owner))
+            if age > best:
+                owners[d.resume] = d.spec.name
+    heirs = {spec.renamed: spec.name for spec in world.specs if spec.renamed}
+    verdicts = {d.spec.name: d.verdict for d in decisions}
+    planned = []
+    for d in decisions:
+        heir = heirs.get(d.spec.name, "")
+        if heir and d.verdict not in (LIVE, BLOCKED, RETIRED) and verdicts[heir] != RETIRED:
+            planned.append(Decision(d.spec, LIVE, "", f"as {heir!r}"))
+        elif owners.get(d.resume, d.spec.name) != d.spec.name:
+            planned.append(decide_shared(d, owners[d.resume]))
+        else:
+            planned.append(d)
+    return tuple(planned)
+
+
+def plan_name(directory: str, home: str, user: str, owners: Mapping[str, str]) -> str:
+    """Return a session name for a folder that no other folder owns.
+
+    `owners` maps the names that are taken to their folders ("" for one of unknown folder).
+    """
+    parts = [part for part in directory.split("/") if part]
+    base = user if directory == home else (parts[-1] if parts else "root")
+    wished = [base, "-".join(parts[-2:])]
+    for at in range(len(wished) + 1000):
+        text = wished[at] if at < len(wished) else f"{wished[0]}-{at}"
+        name = "".join(c if c.isalnum() or c in SAFE_PUNCTUATION else "_" for c in text)
+        while len(name.encode("utf-8", "surrogateescape")) > NAME_BYTES - 4:
+            name = name[1:]
+        if name[:1] in BAD_FIRST:
+            name = "_" + name[1:]
+        if owners.get(name, directory) == directory:
+            return name
+    raise Failure(f"{directory}: no session name is free")
+
+
+def plan_open(directory: str, world: World) -> Spec | None:
+    """Return the row that `open` means in a folder, or None where there is none.
+
+    Declared rows come before opened ones, a live one before the others; a session that
+    was ended on purpose keeps its name.
+    """
+    rows = [spec for spec in (*world.specs, *world.retired) if spec.directory == directory]
+    declared = [spec for spec in rows if spec.declared] or rows
+    live = [s for s in declared if world.facts.get(s.name, Facts()).run_live]
+    live += [s for s in declared if any(p.session == s.name for p in world.panes)]
+    return (live or declared or [None])[0]
+
+
+def claude_argv(
+    binary: str, args: Sequence[str], resume: str, name: str, settings: str
+) -> tuple[str, ...]:
+    """Return the command line of a session; `name` is "" without Remote Control."""
+    remote = ("--remote-control", name) if name else ()
+    back = ("--resume", resume) if resume else ()
+    return (binary, *args, *back, *remote, "--settings", settings)
+
+
+def choose_environment(
+    environ: Mapping[str, str], name: str, directory: str, first_on_path: str
+) -> dict[str, str]:
+    """Return the environment of a session: the caller's without marks of another agent.
+
+    CLAUDE_CODE_CHILD_SESSION alone makes Claude 2.1.332 save no transcript at all.
+    """
+    drop = AGENT_MARKERS | UNIT_MARKERS | TERMINAL_OWN
+    env = {key: value for key, value in environ.items() if key not in drop}
+    env["PWD"] = directory
+    if name:
+        env["PS_SESSION_NAME"] = name
+    if first_on_path:
+        rest = [p for p in env.get("PATH", "").split(":") if p and p != first_on_path]
+        env["PATH"] = ":".join([first_on_path, *rest])
+    return env
+
+
+def merge_settings(base: object, over: object) -> object:
+    """Return settings `over` laid over `base`: objects merge, other values replace."""
+    if not isinstance(base, dict) or not isinstance(over, dict):
+        return over
+    merged = dict(base)
+    for key, value in over.items():
+        merged[key] = merge_settings(base[key], value) if key in base else value
+    return merged
+
+
+def session_settings(
+    hooks: Mapping[str, Sequence[str]], own: Mapping[str, object]
+) -> dict[str, object]:
+    """Return the content of a file for claude --settings.
+
+    No matcher, so that no source is missed; equal command strings run once.  Without
+    disableAgentView one Left key on an empty prompt moves the conversation out of the
+    pane under a new id.  Seen: Claude Code 2.1.332.
+    """
+    base = {
+        "skipDangerousModePermissionPrompt": True,
+        "disableAgentView": True,
+        "env": {CONSENT_ENV: "1"},
+    }
+    settings = merge_settings(base, own)
+    assert isinstance(settings, dict)
+    theirs = own.get("hooks")
+    all_hooks = dict(theirs) if isinstance(theirs, dict) else {}
+    for event, commands in hooks.items():
+        entry = {"hooks": [{"type": "command", "command": c, "timeout": 10} for c in commands]}
+        given = all_hooks.get(event)
+        all_hooks[event] = [*(given if isinstance(given, list) else []), entry]
+    settings["hooks"] = all_hooks
+    return settings
+
+
+def classify_folder(code: int) -> str:
+    """Return a folder's state from the errno of looking at it: ok, gone, or why neither."""
+    if code in (0, errno.ENOENT, errno.ENOTDIR):
+        return "gone" if code else "ok"
+    return f"its directory cannot be read: {os.strerror(code)}"
+
+
+# Claude Code 2.1.332's prompts: phrases that identify one at any width (white space and
+# frames are left out before comparing), what to call it, whether it holds the pane, and
+# whether `trust` may answer it.  The first match counts.
+SCREENS: tuple[tuple[tuple[str, ...], str, bool, bool], ...] = (
+    (("Yes, I trust this folder",), "Claude's folder-trust prompt", True, True),
+    (("running in Bypass Permissions mode",), "the Bypass Permissions warning", True, True),
+    (("Detected a custom API key",), "the API-key approval", True, False),
+    (("Settings Error",), "a settings error", True, False),
+    (("Configuration error", "valid JSON"), "a corrupt .claude.json", True, False),
+    (("New MCP server found in this project",), "an MCP server approval", True, False),
+    (("Resume session",), "the resume picker", True, False),
+    (("Resume from summary",), "the resume-from-summary question", True, False),
+    (("Select login method",), "the sign-in", True, False),
+    (("Choose the text style",), "the theme choice", True, False),
+    (("running in the background", "claude attach"), "held by a background job", True, False),
+    (("Do you want to",), "waiting for you", False, False),
+)
+# How a dialog ends; what a conversation quotes stands above the input box instead.
+SCREEN_ENDS = (
+    "Enter to confirm", "Esc to cancel", "Esc to reject", "Esc to exit", "Press Enter",
+    "No, exit", "Yes, I trust this folder", "Yes, I accept", "claude stop",
+)  # fmt: skip
+
+
+def squeeze(text: str) -> str:
+    """Return what is left of a screen without white space and frames."""
+    return "".join(c for c in text if not c.isspace() and not "\u2500" <= c <= "\u259f")
+
+
+def classify_screen(text: str) -> Screen | None:
+    """Return the prompt that a pane shows now, at its bottom, or None."""
+    lines = [line for line in text.splitlines() if squeeze(line)]
+    bottom = squeeze("".join(lines[-3:]))
+    if not any(squeeze(end) in bottom for end in SCREEN_ENDS):
+        return None
+    whole = squeeze("".join(lines[-40:]))
+    for phrases, label, blocks, consent in SCREENS:
+        if all(squeeze(phrase) in whole for phrase in phrases):
+            return Screen(label, blocks, consent)
+    return None
+
+
+
+def shell_status(returncode: int) -> int:
+    """Map -N (killed by signal N) to the shell's 128+N."""
+    return 128 - returncode if returncode < 0 else returncode
+
+
+def stale_ids(names: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
+    """Return the .id files that name neither a live session nor one of the restore set."""
+    return tuple(sorted(set(names) - set(known)))
+
+
+# ---- Rendering ------------------------------------------------------------
+
+
+def format_pairs(pairs: Mapping[str, object]) -> str:
+    """Return a state file of key=value lines; a line break in a value becomes a space."""
+    flat = {key: " ".join(str(value).splitlines()) for key, value in pairs.items()}
+    return "".join(f"{key}={value}\n" for key, value in flat.items())
+
+
+def format_supervisor(run: Supervisor) -> str:
+    """Return a .run file."""
+    return format_pairs(dict(zip(("boot pid start claude claude_start pane socket resume at").split(), run)))
+
+
+def format_ending(ending: Ending, at: float) -> str:
+    """Return the one line of a .exit file."""
+    stamp = time_text(at)
+    return (
+        f"rc={ending.rc} signalled={ending.signalled or '-'} system={ending.system or '-'}"
+        f" user={ending.user or '-'} scope={ending.scope or '-'}"
+        f" killed={ending.killed or '-'} reason={ending.reason or '-'}"
+        f" deliberate={'yes' if ending.deliberate else 'no'} at={stamp}\n"
+    )
+
+
+def time_text(at: float) -> str:
+    """Return a moment as UTC in ISO 8601."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
+
+
+def format_row(fields: Iterable[str]) -> str:
+    """Return a TSV row; empty fields become "-"."""
+    return "\t".join(field or "-" for field in fields) + "\n"
+
+
+def format_args(args: Sequence[str]) -> str:
+    """Return arguments as the registry keeps them, "" for none."""
+    import json
+
+    return json.dumps(list(args)) if args else ""
+
+
+def format_registry(specs: Iterable[Spec]) -> str:
+    """Return the registry file."""
+    head = "# name\tdirectory\targuments (JSON)\trenamed from\n"
+    rows = (format_row((s.name, s.directory, format_args(s.args), s.renamed)) for s in specs)
+    return head + "".join(rows)
+
+
+def format_retired(spec: Spec, how: str, at: float) -> str:
+    """Return a .retired file: when, how, and the whole row."""
+    return format_pairs(
+        {
+            "at": time_text(at),
+            "how": how,
+            "directory": spec.directory,
+            "issue": spec.issue,
+            "pin": spec.pin,
+            "user": spec.user,
+            "declared": "yes" if spec.declared else "no",
+            "args": format_args(spec.args),
+            "renamed": spec.renamed,
+        }
+    )
+
+
+def format_table(rows: Sequence[Sequence[str]]) -> str:
+    """Return aligned columns, two spaces apart; empty cells become "-"."""
+    cells = [[cell or "-" for cell in row] for row in rows]
+    widths = [max(len(row[at]) for row in cells) for at in range(len(cells[0]))]
+    lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths)).rstrip() for row in cells)
+    return "\n".join(lines) + "\n"
+
+
+def format_outcome(outcome: Outcome) -> str:
+    """Return the one line of a session in the report of `start`."""
+    d = outcome.decision
+    detail = "; ".join(part for part in (outcome.why, outcome.url) if part)
+    hint = f" (try: {d.hint})" if d.hint and not outcome.ok else ""
+    return f"{d.spec.name}: {d.verdict}{': ' if detail else ''}{detail}{hint}"
+
+
+# ---- Running programs -----------------------------------------------------
+
+
+def say(message: str) -> None:
+    """Write one line to stderr at once."""
+    # Same in task_adopt.py; tests/test_rules.py compares them.
+    sys.stderr.write(message + "\n")
+    sys.stderr.flush()
+
+
+def journal_prefix(level: int) -> str:
+    """Return sd-daemon(3)'s priority prefix when stderr is the journal, else ""."""
+    stream = os.environ.get("JOURNAL_STREAM", "")
+    try:
+        seen = os.fstat(2)
+    except OSError:
+        return ""
+    return f"<{level}>" if stream == f"{seen.st_dev}:{seen.st_ino}" else ""
+
+
+def tell(message: str, level: int = 6) -> None:
+    """Say a message under the program's name; level 3 is an error, 4 a warning, 6 news."""
+    prefix = journal_prefix(level)
+    say("\n".join(f"{prefix}{PROG}: {line}" for line in message.splitlines() or [""]))
+
+
+def report(failure: Failure) -> None:
+    """Say what failed and why, then the command that helps."""
+    tell(str(failure), 3)
+    if failure.hint:
+        tell(f"hint: {failure.hint}", 3)
+
+
+def spawn_signals() -> list[int]:
+    """Return the signals a child must find at their default, whatever we did to ours."""
+    names = "SIGHUP SIGINT SIGQUIT SIGTERM SIGPIPE SIGXFSZ SIGTSTP SIGTTIN SIGTTOU SIGCHLD SIGCONT"
+    return [getattr(signal, name) for name in names.split()]
+
+
+def drain(fd: int, into: list[bytes]) -> bool:
+    """Read what a non-blocking pipe holds; False at its end."""
+    while True:
+        try:
+            data = os.read(fd, 65536)
+        except BlockingIOError:
+            return True
+        if not data:
+            return False
+        into.append(data)
+
+
+def feed(fd: int, data: memoryview) -> memoryview:
+    """Write what a non-blocking pipe takes and return the rest; a reader gone takes all."""
+    try:
+        return data[os.write(fd, data) :]
+    except BlockingIOError:
+        return data
+    except BrokenPipeError:
+        return data[:0]
+
+
+def converse(pid: int, pipes: Sequence[int], data: memoryview, timeout: float) -> list[list[bytes]] | None:
+    """Feed a child and collect its output until it has ended; None when time ran out.
+
+    A daemon that the child left behind may hold the pipes open: the child's own end
+    counts, not theirs.
+    """
+    feeding, *reading = pipes
+    output: list[list[bytes]] = [[] for _ in reading]
+    pidfd = os.pidfd_open(pid)
+    poll = select.poll()
+    for fd in (pidfd, *reading):
+        poll.register(fd, select.POLLIN)
+    if data:
+        poll.register(feeding, select.POLLOUT)
+    deadline = time.monotonic() + timeout
+    try:
+        while True:
+            events = dict(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
+            if not events:
+                return None
+            for fd, into in zip(reading, output):
+                if (fd in events or pidfd in events) and not drain(fd, into) and fd in events:
+                    poll.unregister(fd)
+            if pidfd in events:
+                return output
+            if feeding in events:
+                data = feed(feeding, data)
+                if not data:
+                    poll.unregister(feeding)
+                    os.close(feeding)
+                    feeding = -1
+    finally:
+        os.close(pidfd)
+        for fd in (*reading, *([feeding] if feeding >= 0 else [])):
+            os.close(fd)
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    label: str = "",
+    check: bool = True,
+    input: str = "",
+    timeout: float = RUN_TIMEOUT,
+    env: Mapping[str, str] | None = None,
+) -> Done:
+    """Run a short-lived program to its end and return its output.
+
+    Raises ToolError on a non-zero exit unless `check` is false, and Failure when the
+    program is missing or silent for `timeout` seconds (it is killed then).
+    """
+    label = label or argv[0]
+    if os.environ.get("PS_TRACE"):
+        import shlex
+
+        say(f"+ {shlex.join(argv)}")
+    ends = [os.pipe() for _ in range(3)]
+    ours = (ends[0][1], ends[1][0], ends[2][0])
+    theirs = (ends[0][0], ends[1][1], ends[2][1])
+    for fd in ours:
+        os.set_blocking(fd, False)
+    actions = [(os.POSIX_SPAWN_DUP2, fd, at) for at, fd in enumerate(theirs)]
+    try:
+        pid = os.posix_spawnp(
+            argv[0],
+            list(argv),
+            os.environ if env is None else dict(env),
+            file_actions=actions,
+            setsigdef=spawn_signals(),
+        )
+    except OSError as e:
+        for fd in ours:
+            os.close(fd)
+        why = "command not found" if isinstance(e, FileNotFoundError) else e.strerror
+        raise Failure(f"{argv[0]}: {why}") from None
+    finally:
+        for fd in theirs:
+            os.close(fd)
+    if not input:
+        os.close(ours[0])
+        ours = (os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), *ours[1:])
+    output = None
+    try:
+        data = memoryview(input.encode("utf-8", "surrogateescape"))
+        output = converse(pid, ours, data, timeout)
+    finally:
+        if output is None:
+            os.kill(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+    if output is None:
+        raise Failure(f"{label}: no answer in {timeout:g} s")
+    code = os.waitstatus_to_exitcode(status)
+    out, err = (b"".join(part).decode("utf-8", "surrogateescape") for part in output)
+    if check and code:
+        raise ToolError(label, code, err)
+    return Done(code, out, err)
+
+
+class Tmux(NamedTuple):
+    """One tmux server, named by its socket's path."""
+
+    socket: str
+
+    def __call__(
+        self, *args: str, check: bool = True, input: str = "", scope: Sequence[str] = ()
+    ) -> Done:
+        """Run one tmux client.  -u: without it a systemd unit's locale turns tabs into "_"."""
+        argv = [*scope, "tmux", "-u", "-S", self.socket, *args]
+        return run(argv, label=f"tmux {args[0]}", check=check, input=input)
+
+    def panes(self) -> tuple[Pane, ...] | None:
+        """Return every pane of the server, or None when there is no server.
+
+        Raises Failure for anything else: unreachable is not empty.
+        """
+        check_socket(self.socket)
+        for attempt in range(5):
+            done = self("list-panes", "-a", "-F", PANE_FORMAT, check=False)
+            if done.status == 0:
+                return parse_panes(done.stdout, self.socket)
+            if any(text in done.stderr for text in NO_SERVER):
+                if socket_inode(self.socket):
+                    raise Failure(
+                        f"tmux: {self.socket}: the server lives, its socket file is gone",
+                        hint="pkill -USR1 -u $USER tmux",
+                    )
+                return None
+            if not any(text in done.stderr for text in SERVER_EXITING):
+                break
+            time.sleep(0.02 * 2**attempt)  # it is going; tmux offers nothing to wait on
+        raise ToolError("tmux list-panes", done.status, done.stderr)
+
+    def screens(self, pane_ids: Sequence[str]) -> dict[str, str]:
+        """Return what each pane shows, through one client; a pane that went is left out."""
+        if not pane_ids:
+            return {}
+        token = os.urandom(8).hex()
+        lines = (f"display-message -p '{token} {p}'\ncapture-pane -p -t '{p}'\n" for p in pane_ids)
+        done = self("source-file", "-", input="".join(lines), check=False)
+        parts = done.stdout.split(f"{token} ")[1:]
+        found = dict(part.partition("\n")[::2] for part in parts)
+        return {p: text for p, text in found.items() if text}
+
+
+def check_socket(path: str) -> None:
+    """Refuse a socket whose folder somebody else made, as tmux itself does.
+
+    Raises Failure.  A folder that is not there yet is fine.
+    """
+    if len(os.fsencode(path)) > 107:  # sun_path of unix(7)
+        raise Failure(f"tmux: {path}: File name too long", hint="a shorter TMUX_TMPDIR")
+    folder = os.path.dirname(path)
+    try:
+        seen = os.lstat(folder)
+    except FileNotFoundError:
+        return
+    except OSError as e:
+        raise Failure(f"tmux: {folder}: {e.strerror}") from None
+    if not os.path.basename(folder).startswith("tmux-"):
+        return  # a folder the person chose
+    if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid() or seen.st_mode & 0o027:
+        raise Failure(f"tmux: directory {folder} has unsafe permissions", hint=f"ls -ld {folder}")
+
+
+def socket_inode(path: str) -> str:
+    """Return the inode of a socket that a process listens on although its file is gone, or "".
+
+    Source: /proc/net/unix; 00010000 in its fourth column is __SO_ACCEPTCON.
+    """
+    if os.path.lexists(path):
+        return ""  # the file is there and nobody answered on it
+    real = f"{os.path.realpath(os.path.dirname(path))}/{os.path.basename(path)}"
+    for line in read_file("/proc/net/unix", 1 << 24).splitlines():
+        fields = line.split(None, 7)
+        if len(fields) == 8 and fields[3] == "00010000" and fields[7] in (path, real):
+            return fields[6]
+    return ""
+
+
+def git(clone: str, *args: str, owner: int, timeout: float = GIT_TIMEOUT) -> str:
+    """Run git on a clone without its surprises: no inherited GIT_*, no prompt, no helper.
+
+    `owner` is the clone's uid: root's is trusted for this one command, nobody else's.
+    """
+    env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+    env.update(GIT_TERMINAL_PROMPT="0", GIT_OPTIONAL_LOCKS="0", GIT_NO_LAZY_FETCH="1", LC_ALL="C")
+    safe = ["-c", f"safe.directory={clone}"] if owner != os.getuid() else []
+    quiet = ["-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"]
+    if args[0] == "show":
+        quiet += ["-c", "protocol.allow=never"]
+    else:
+        env["GIT_SSH_COMMAND"] = "ssh -o BatchMode=yes -o ConnectTimeout=10"
+    argv = ["git", "-C", clone, *safe, *quiet, *args]
+    return run(argv, label=f"git {args[0]}", timeout=timeout, env=env).stdout
+
+
+def manager_state(*user: str) -> str:
+    """Return the word of systemctl is-system-running, or "" where there is no answer.
+
+    Only "stopping" matters; its exit status is the same as for "degraded".  Seen: 252.
+    """
+    try:
+        done = run(["systemctl", *user, "is-system-running"], check=False, timeout=MANAGER_TIMEOUT)
+    except Failure:
+        return ""
+    return (done.stdout.split() or [""])[0]
+
+
+def scope_state() -> str:
+    """Return the state of the scope this process lives in, or "" where there is none."""
+    cgroup = read_file("/proc/self/cgroup").strip().rpartition("::")[2]
+    unit = os.path.basename(cgroup)
+    if not unit.endswith(".scope") or "/user@" not in cgroup:
+        return ""
+    argv = ["systemctl", "--user", "show", "-p", "ActiveState", "--value", unit]
+    try:
+        return run(argv, check=False, timeout=MANAGER_TIMEOUT).stdout.strip()
+    except Failure:
+        return ""
+
+
+def scope_argv(unit: str, *properties: str) -> list[str]:
+    """Return the systemd-run prefix that starts a command in a scope of its own."""
+    options = [f"--property={p}" for p in properties]
+    return ["systemd-run", "--user", "--scope", "--quiet", "--collect", f"--unit={unit}", *options]
+
+
+# ---- Reading the world ----------------------------------------------------
+
+
+def claude_home(environ: Mapping[str, str]) -> str:
+    """Return Claude's folder: CLAUDE_CONFIG_DIR, else ~/.claude."""
+    # Same in task_adopt.py; tests/test_rules.py compares them.
+    return environ.get("CLAUDE_CONFIG_DIR") or os.path.join(environ.get("HOME", ""), ".claude")
+
+
+def runtime_folder(environ: Mapping[str, str]) -> str:
+    """Return the user's runtime folder, also where sudo or cron lost its variable; "" for none."""
+    named = environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
+    try:
+        return named if os.stat(named).st_uid == os.getuid() else ""
+    except OSError:
+        return ""
+
+
+def read_file(path: str, limit: int = 1 << 20) -> str:
+    """Return a text file's first `limit` bytes, undecodable bytes kept as surrogates.
+
+    Raises OSError.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        parts = []
+        while limit > 0:
+            part = os.read(fd, min(limit, 65536))
+            if not part:
+                break
+            parts.append(part)
+            limit -= len(part)
+    finally:
+        os.close(fd)
+    return b"".join(parts).decode("utf-8", "surrogateescape")
+
+
+def read_state(path: str) -> str:
+    """Return a state file, "" where it is missing, empty or was cut to NULs by a power loss.
+
+    Raises Failure when it is there and cannot be read.
+    """
+    try:
+        text = read_file(path)
+    except FileNotFoundError:
+        return ""
+    except OSError as e:
+        raise Failure(f"{path}: {e.strerror}") from None
+    return "" if "\0" in text else text
+
+
+def boot_id() -> str:
+    """Return this boot's id.  Source: random(4)."""
+    return read_file("/proc/sys/kernel/random/boot_id").strip()
+
+
+def process_start(pid: int) -> str:
+    """Return a live process's start time (field 22 of its stat), "" when there is none.
+
+    A thread id, a zombie and a process that is being removed are not live.
+    """
+    try:
+        state, _, _, _, start = parse_stat(read_file(f"/proc/{pid}/stat"))
+        if state in "ZXx":
+            return ""
+        status = read_file(f"/proc/{pid}/status")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    except ValueError:
+        raise Failure(f"/proc/{pid}/stat cannot be read") from None
+    return start if f"\nTgid:\t{pid}\n" in status else ""
+
+
+def process_parents(pid: int) -> list[int]:
+    """Return the ancestors of a process, the nearest first."""
+    parents: list[int] = []
+    while pid > 1 and len(parents) < 100:
+        try:
+            pid = parse_stat(read_file(f"/proc/{pid}/stat"))[1]
+        except (OSError, ValueError):
+            break
+        parents.append(pid)
+    return parents
+
+
+def supervisor_lives(run_: Supervisor, boot: str) -> bool:
+    """Tell whether the process that a .run file names is still that process."""
+    return run_.boot == boot and process_start(run_.pid) == run_.start
+
+
+def is_agent(pid: int) -> bool:
+    """Tell whether a process, or what its terminal shows, is a claude by its name."""
+    try:
+        shown = parse_stat(read_file(f"/proc/{pid}/stat"))[3]
+        for each in {pid, shown if shown > 0 else pid}:
+            words = read_file(f"/proc/{each}/cmdline").split("\0")[:2]
+            if "claude" in (read_file(f"/proc/{each}/comm").strip(), *map(os.path.basename, words)):
+                return True
+    except (OSError, ValueError):
+        return False
+    return False
+
+
+def read_records(claude: str) -> tuple[Record, ...]:
+    """Return Claude's own session records, those of dead processes included.
+
+    A half-written one is read once more and then left out.  Raises Failure when the
+    folder is there and cannot be listed.
+    """
+    folder = f"{claude}/sessions"
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return ()
+    except OSError as e:
+        raise Failure(f"{folder}: {e.strerror}") from None
+    found = (read_record(f"{folder}/{name}") for name in names if name.endswith(".json"))
+    return tuple(record for record in found if record is not None)
+
+
+def read_record(path: str) -> Record | None:
+    """Return one session record with its age and whether its process lives, or None."""
+    for _ in range(3):
+        try:
+            record = parse_record(read_file(path))
+            seen = os.stat(path).st_mtime
+        except ValueError:
+            time.sleep(0.005)  # Claude rewrites it in place; there is nothing to wait on
+            continue
+        except OSError:
+            return None
+        alive = process_start(record.pid) == record.start != ""
+        return record._replace(seen=seen, alive=alive)
+    return None
+
+
+def is_conversation(path: str) -> bool:
+    """Tell whether a transcript holds a record that claude --resume accepts.
+
+    It refuses one that is missing, empty or all NULs and takes one whose end is damaged.
+    Raises OSError.  Seen: 2.1.332.
+    """
+    with open(path, "rb") as f:
+        for line in f:
+            if b'"user"' not in line and b'"assistant"' not in line:
+                continue
+            text = line.decode("utf-8", "replace").strip("\0 \r\n")
+            try:
+                kind = parse_first(text)
+            except ValueError:
+                continue
+            if isinstance(kind, dict) and kind.get("type") in ("user", "assistant"):
+                return True
+    return False
+
+
+def parse_first(text: str) -> object:
+    """Return the first JSON value of a line that may hold two.  Raises ValueError."""
+    import json
+
+    return json.JSONDecoder().raw_decode(text)[0]
+
+
+def read_transcripts(claude: str, ids: Iterable[str]) -> tuple[dict[str, bool], str]:
+    """Return which conversations can be resumed, and why that cannot be told, or "".
+
+    Looked up by name: Claude's encoding of folder names is not ours to repeat.
+    """
+    found: dict[str, bool] = {}
+    wanted = sorted(set(ids))
+    why = ""
+    root = f"{claude}/projects"
+    try:
+        folders = os.listdir(root)
+    except OSError as e:
+        return found, f"{root}: {e.strerror}; conversations cannot be looked up"
+    for folder in folders:
+        for session_id in wanted:
+            path = f"{root}/{folder}/{session_id}.jsonl"
+            try:
+                found[session_id] = found.get(session_id, False) or is_conversation(path)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as e:
+                why = f"{path}: {e.strerror}"
+    return found, "" if all(found.get(i) for i in wanted) else why
+
+
+def tmux_default(environ: Mapping[str, str]) -> str:
+    """Return the socket that a plain tmux would use.  Source: tmux(1), TMUX_TMPDIR."""
+    for base in (environ.get("TMUX_TMPDIR"), "/tmp"):
+        if base and os.path.isdir(base):
+            return f"{os.path.realpath(base)}/tmux-{os.getuid()}/default"
+    raise Failure("tmux: /tmp does not exist")
+
+
+def read_config(paths: Paths) -> tuple[Config, tuple[str, ...], bool]:
+    """Return the configuration, what to warn of, and whether it is broken.
+
+    A broken config.json leaves the last good copy in force; without a copy no
+    permission argument is ever passed.
+    """
+    path, copy = f"{paths.config}/config.json", paths.of("config", "json")
+    try:
+        text = read_file(path)
+    except FileNotFoundError:
+        return choose_config({}), (), False
+    except OSError as e:
+        return read_config_copy(copy, f"{path}: {e.strerror}")
+    try:
+        values, unknown = parse_config(text)
+    except Failure as e:
+        return read_config_copy(copy, str(e))
+    try:
+        if read_state(copy) != text:
+            write_atomic(copy, text)
+    except (OSError, Failure) as e:
+        unknown = (*unknown, f"config.json: no copy could be kept: {e}")
+    return choose_config(values), unknown, False
+
+
+def read_config_copy(copy: str, why: str) -> tuple[Config, tuple[str, ...], bool]:
+    """Return the last good configuration after `why`."""
+    try:
+        values, _ = parse_config(read_state(copy))
+    except Failure:
+        bare = choose_config({})._replace(start_args=(), open_args=())
+        return bare, (f"{why}; defaults without any permission argument are used",), True
+    return choose_config(values), (f"{why}; the last good copy is used",), True
+
+
+def read_registry(paths: Paths) -> tuple[tuple[Spec, ...], tuple[str, ...]]:
+    """Return the sessions opened by hand, and complaints about bad rows."""
+    return parse_rows(read_state(f"{paths.state}/registry.tsv"), declared=False)
+
+
+def manifest_text(config: Config) -> str:
+    """Return the manifest as it stands.  Raises Failure when it cannot be read."""
+    if config.file:
+        try:
+            return read_file(config.file, 1 << 24)
+        except OSError as e:
+            raise Failure(f"manifest {config.file}: {e.strerror}") from None
+    try:
+        owner = os.stat(config.clone).st_uid
+    except OSError as e:
+        raise Failure(f"manifest clone {config.clone}: {e.strerror}") from None
+    if owner not in (0, os.getuid()):
+        hint = f"git clone {config.clone} ~/manifest"
+        raise Failure(f"manifest clone {config.clone}: it belongs to another user", hint=hint)
+    return git(config.clone, "show", f"{config.ref}:{config.path}", owner=owner)
+
+
+def owner_of(directory: str) -> int:
+    """Return the uid of a folder, or of its nearest ancestor where it is gone."""
+    while True:
+        try:
+            return os.stat(directory).st_uid
+        except OSError:
+            if directory == "/":
+                return 0
+            directory = os.path.dirname(directory.rstrip("/")) or "/"
+
+
+def is_own(spec: Spec, user: str) -> bool:
+    """Tell whether a manifest row is this user's; no user means the directory's owner."""
+    return spec.user == user if spec.user else owner_of(spec.directory) == os.getuid()
+
+
+def read_manifest(paths: Paths, config: Config) -> tuple[tuple[Spec, ...], tuple[str, ...], bool]:
+    """Return this user's rows, complaints, and whether the last good copy stands in.
+
+    A valid manifest becomes the copy; one that cannot be read, is empty to the byte or
+    has no good row among its rows never does.
+    """
+    if not (config.clone or config.file):
+        return (), (), False
+    copy = f"{paths.state}/manifest.tsv"
+    broken, complaints = False, []
+    try:
+        text = manifest_text(config)
+        specs, bad = parse_rows(text, declared=True)
+        if not text or "\0" in text or (bad and not specs):
+            raise Failure("manifest: it is empty" if not text else f"manifest: {bad or 'NULs'}")
+        if text != read_state(copy):
+            write_atomic(copy, text)
+    except Failure as e:
+        specs, bad = parse_rows(read_state(copy), declared=True)
+        broken = True
+        complaints.append(f"{e}; the last good copy is used" + (f" ({e.hint})" if e.hint else ""))
+    except OSError as e:
+        complaints.append(f"manifest: no copy could be kept: {e.strerror}")
+    user = user_name()
+    return tuple(s for s in specs if is_own(s, user)), (*complaints, *bad), broken
+
+
+def user_name() -> str:
+    """Return the name of the user this process runs as."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def read_facts(paths: Paths, name: str, directory: str, listing: Iterable[str], boot: str) -> Facts:
+    """Return what the state folder and the disk say about one session."""
+
+    def read(kind: str) -> str:
+        return read_state(paths.of(name, kind)) if f"{name}.{kind}" in listing else ""
+
+    try:
+        ids, run_ = parse_ids(read("id")), parse_supervisor(read("run"))
+        code = 0
+        try:
+            if not stat.S_ISDIR(os.stat(directory).st_mode):
+                code = errno.ENOTDIR
+        except OSError as e:
+            code = e.errno
+        return Facts(
+            ids,
+            os.stat(paths.of(name, "id")).st_mtime if ids else 0.0,
+            run_,
+            run_ is not None and supervisor_lives(run_, boot),
+            parse_event(read("event")),
+            parse_health(read("health")),
+            f"{name}.retired" in listing,
+            classify_folder(code),
+        )
+    except Failure as e:
+        return Facts(trouble=str(e))
+    except OSError as e:
+        return Facts(trouble=f"{e.filename}: {e.strerror}")
+
+
+def physical(specs: Iterable[Spec]) -> tuple[Spec, ...]:
+    """Return rows with their directories as the kernel names them."""
+    return tuple(s._replace(directory=os.path.realpath(s.directory)) for s in specs)
+
+
+def read_sockets(config: Config, facts: Mapping[str, Facts]) -> tuple[str, ...]:
+    """Return the tmux sockets in use, the one for new sessions first.
+
+    A live session's socket wins over the environment, so that a login shell and the
+    unit cannot disagree about where sessions live.
+    """
+    live = [f.run.socket for f in facts.values() if f.run and f.run_live and f.run.socket]
+    first = config.socket or (max(live, key=live.count) if live else tmux_default(os.environ))
+    return tuple(dict.fromkeys((first, *live)))
+
+
+def read_panes(sockets: Sequence[str]) -> tuple[tuple[Pane, ...], str]:
+    """Return the panes of every server, and why one could not be asked, or ""."""
+    panes: list[Pane] = []
+    blind = ""
+    for socket in sockets:
+        try:
+            panes += Tmux(socket).panes() or ()
+        except Failure as e:
+            blind = str(e)
+    return tuple(panes), blind
+
+
+def read_screens(panes: Iterable[Pane]) -> dict[str, Screen]:
+    """Return what holds or asks in each pane that is large enough to judge."""
+    by_socket: dict[str, dict[str, str]] = {}
+    for pane in panes:
+        if not pane.dead and pane.width >= READABLE[0] and pane.height >= READABLE[1]:
+            by_socket.setdefault(pane.socket, {})[pane.pane_id] = pane.key
+    found: dict[str, Screen] = {}
+    for socket, keys in by_socket.items():
+        for pane_id, text in Tmux(socket).screens(list(keys)).items():
+            screen = classify_screen(text)
+            if screen is not None:
+                found[keys[pane_id]] = screen
+    return found
+
+
+def read_claudes(panes: Iterable[Pane], records: Iterable[Record]) -> frozenset[str]:
+    """Return the panes in which a claude lives, by its record or else by its name."""
+    by_pid = {pane.pid: pane.key for pane in panes if not pane.dead}
+    found = set()
+    for record in records:
+        if record.alive and by_pid:
+            line = (record.pid, *process_parents(record.pid))
+            found |= {by_pid[pid] for pid in line if pid in by_pid}
+    found |= {key for pid, key in by_pid.items() if key not in found and is_agent(pid)}
+    return frozenset(found)
+
+
+def read_set(paths: Paths, config: Config) -> tuple[tuple[Spec, ...], tuple[str, ...], bool]:
+    """Return the restore set (retired rows included), complaints, and whether it is broken."""
+    declared, complaints, broken = read_manifest(paths, config)
+    opened, bad = read_registry(paths)
+    return physical(restore_set(declared, opened)), (*complaints, *bad), broken
+
+
+def read_world(
+    paths: Paths,
+    config: Config,
+    specs: Sequence[Spec],
+    *,
+    records: bool = False,
+    insist: Iterable[str] = (),
+) -> World:
+    """Take the one snapshot that a plan is made from.
+
+    Records and transcripts are read only when a session has no live supervisor, or when
+    `records` asks for them: a tick with nothing to do reads as little as it can.
+    """
+    try:
+        listing = frozenset(os.listdir(paths.state))
+    except FileNotFoundError:
+        listing = frozenset()
+    except OSError as e:
+        raise Failure(f"{paths.state}: {e.strerror}") from None
+    boot = boot_id()
+    names = {spec.name for spec in specs}
+    gone = sorted(n[:-8] for n in listing if n.endswith(".retired") and n[:-8] not in names)
+    retired = physical(parse_retired(n, read_state(paths.of(n, "retired"))) for n in gone)
+    facts = {s.name: read_facts(paths, s.name, s.directory, listing, boot) for s in (*specs, *retired)}
+    panes, blind = read_panes(read_sockets(config, facts))
+    lone = [s for s in specs if not facts[s.name].run_live and not facts[s.name].retired]
+    found: tuple[Record, ...] = ()
+    claudes: frozenset[str] = frozenset()
+    transcripts: dict[str, bool] = {}
+    no_projects = ""
+    if records or lone or insist:
+        found = read_records(paths.claude)
+        mine = {s.name for s in lone}
+        claudes = read_claudes([p for p in panes if p.session in mine], found)
+        ids = {i for s in lone for i in (*choose_witnesses(s, facts[s.name], found), s.pin) if i}
+        transcripts, no_projects = read_transcripts(paths.claude, ids) if ids else ({}, "")
+    runs = {f.run.pid for f in facts.values() if f.run and f.run_live}
+    shown = [p for p in panes if p.pid in runs or p.session in names]
+    return World(
+        tuple(specs),
+        tuple(r for r in retired if r.directory),
+        facts,
+        panes,
+        read_screens(shown),
+        claudes,
+        found,
+        transcripts,
+        blind,
+        no_projects,
+        time.time(),
+        frozenset(insist),
+    )
+
+
+# ---- Changing the world ---------------------------------------------------
+
+
+def sync_folder(folder: str) -> None:
+    """Make a rename in a folder survive a power cut; some file systems refuse, and that is fine."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as e:
+        if e.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
+            raise
+    finally:
+        os.close(fd)
+
+
+def write_temporary(path: str, text: str, mode: int) -> str:
+    """Write a complete, synced file beside `path` and return its name.  Raises OSError."""
+    folder, name = os.path.split(path)
+    temporary = f"{folder}/.{name}.{os.getpid()}.{time.monotonic_ns()}.tmp"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            data = memoryview(text.encode("utf-8", "surrogateescape"))
+            while data:
+                data = data[os.write(fd, data) :]
+            os.fchmod(fd, mode)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return temporary
+
+
+def mode_of(path: str, default: int) -> int:
+    """Return the permission bits of a file, or `default` where there is none."""
+    try:
+        return stat.S_IMODE(os.stat(path).st_mode)
+    except FileNotFoundError:
+        return default
+
+
+def write_atomic(path: str, text: str, mode: int = 0o600, *, keep_mode: bool = False) -> None:
+    """Replace a file whole: a reader sees the old one or the new one, also after a power cut.
+
+    A symlink is followed and its target replaced.  Raises OSError, with the old file intact.
+    """
+    path = os.path.realpath(path)
+    temporary = write_temporary(path, text, mode_of(path, mode) if keep_mode else mode)
+    try:
+        os.rename(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    sync_folder(os.path.dirname(path))
+
+
+def write_state(path: str, text: str) -> None:
+    """Replace a state file.  Raises Failure in place of OSError."""
+    try:
+        write_atomic(path, text)
+    except OSError as e:
+        raise Failure(f"{path}: {e.strerror}", hint=f"df -h {os.path.dirname(path)}") from None
+
+
+def remove(path: str) -> None:
+    """Remove a file that may be gone already.  Raises OSError."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+
+
+def make_state(paths: Paths) -> None:
+    """Make the state folder, private to its user.  Raises Failure when it is somebody else's."""
+    try:
+        os.makedirs(os.path.dirname(paths.state), exist_ok=True)
+        if not os.path.isdir(paths.state):
+            os.mkdir(paths.state, 0o700)
+        seen = os.stat(paths.state)
+        if seen.st_uid != os.getuid():
+            raise Failure(f"{paths.state}: it belongs to another user (uid {seen.st_uid})")
+        if seen.st_mode & 0o077:
+            os.chmod(paths.state, 0o700)
+    except OSError as e:
+        raise Failure(f"{paths.state}: {e.strerror}", hint=f"ls -ld {paths.state}") from None
+
+
+def give_up(_signal: int, _frame: object) -> None:
+    """Break off a wait for the lock; the handler of SIGALRM."""
+    raise TimeoutError
+
+
+def take_lock(paths: Paths, wait: float = LOCK_WAIT) -> int:
+    """Take the one lock of the state folder and return its descriptor; closing it gives it back.
+
+    flock, not a pid file: the kernel releases it whatever kills us.  Raises Failure.
+    Where the file system has no flock the runtime folder holds the lock.
+    """
+    for folder in (paths.state, paths.runtime):
+        if not folder:
+            break
+        fd = os.open(f"{folder}/lock" if folder == paths.state else f"{folder}/{PROG}.lock",
+                     os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        before = signal.signal(signal.SIGALRM, give_up)
+        signal.setitimer(signal.ITIMER_REAL, wait)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            return fd
+        except TimeoutError:
+            os.close(fd)
+            raise Failure(f"{folder}/lock: another run holds it for more than {wait:g} s") from None
+        except OSError as e:
+            os.close(fd)
+            if e.errno not in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL):
+                raise
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+    raise Failure(f"{paths.state}/lock: this file system has no flock, and there is no runtime folder")
+
+
+def with_lock(paths: Paths, act: Callable[[], object], wait: float = LOCK_WAIT) -> None:
+    """Do a short thing under the lock.  Raises Failure, also in place of OSError."""
+    try:
+        fd = take_lock(paths, wait)
+        try:
+            act()
+        finally:
+            os.close(fd)
+    except OSError as e:
+        raise Failure(f"{e.filename or paths.state}: {e.strerror}") from None
+
+
+def sweep(paths: Paths) -> None:
+    """Remove temporary files of writers that died.  Raises OSError."""
+    for name in os.listdir(paths.state):
+        parts = name.split(".")
+        if name.startswith(".") and parts[-1] == "tmp" and len(parts) > 3 and parts[-3].isdigit():
+            if not process_start(int(parts[-3])):
+                remove(f"{paths.state}/{name}")
+
+
+def record_id(paths: Paths, name: str, session_id: str) -> None:
+    """Put a conversation id at the head of a session's .id file; the older ones stay."""
+    path = paths.of(name, "id")
+    ids = parse_ids(read_state(path))
+    if ids[:1] != (session_id,):
+        kept = [i for i in ids if i != session_id][: MAX_IDS - 1]
+        write_atomic(path, "".join(f"{i}\n" for i in (session_id, *kept)))
+
+
+def edit_registry(paths: Paths, change: Callable[[dict[str, Spec]], None]) -> None:
+    """Change the registry's rows; bad rows stay as they are.  Call it under the lock."""
+    path = f"{paths.state}/registry.tsv"
+    text = read_state(path)
+    specs, bad = parse_rows(text, declared=False)
+    rows = {spec.name: spec for spec in specs}
+    change(rows)
+    numbers = {int(complaint.split(":")[0].split()[-1]) for complaint in bad}
+    kept = [line for at, line in enumerate(text.split("\n"), 1) if at in numbers]
+    new = format_registry(rows.values()) + "".join(f"{line}\n" for line in kept)
+    if new != text:
+        write_atomic(path, new)
+
+
+def register(paths: Paths, spec: Spec) -> None:
+    """Add or replace a registry row.  Call it under the lock."""
+    edit_registry(paths, lambda rows: rows.update({spec.name: spec}))
+
+
+def unregister(paths: Paths, name: str) -> None:
+    """Drop a registry row.  Call it under the lock."""
+
+    def drop(rows: dict[str, Spec]) -> None:
+        rows.pop(name, None)
+
+    edit_registry(paths, drop)
+
+
+def retire(paths: Paths, spec: Spec, how: str) -> None:
+    """Mark a session as ended on purpose; its row stays in the mark, its ids stay filed."""
+    write_atomic(paths.of(spec.name, "retired"), format_retired(spec, how, time.time()))
+
+
+def find_member(text: str, at: int, key: str) -> tuple[tuple[int, int] | None, int, str]:
+    """Find a member of the JSON object that starts at `at`.
+
+    Returns the span of its value (of the last, where a key stands twice) or None, the end
+    of the object's last value (or its start), and the white space before its first key.
+    The text must be valid JSON.
+    """
+    import json
+
+    decoder = json.JSONDecoder(strict=False)
+    blank = " \t\r\n"
+
+    def skip(i: int) -> int:
+        while text[i] in blank:
+            i += 1
+        return i
+
+    span, last, i = None, at + 1, skip(at + 1)
+    space = text[at + 1 : i]
+    while text[i] != "}":
+        name, i = decoder.raw_decode(text, i)
+        start = skip(skip(i) + 1)
+        _, last = decoder.raw_decode(text, start)
+        if name == key:
+            span = (start, last)
+        i = skip(last)
+        if text[i] == ",":
+            i = skip(i + 1)
+    return span, last, space
+
+
+def set_member(text: str, keys: Sequence[str], value: object) -> str:
+    """Return a JSON text with one value set and every other byte as it was.
+
+    Raises ValueError when it is no JSON object, or when a key on the way is none.
+    """
+    import json
+
+    body = text.lstrip("\ufeff")
+    if not isinstance(json.loads(body, strict=False), dict):
+        raise ValueError("not an object")
+    at = text.index("{")
+    for depth, key in enumerate(keys):
+        span, last, space = find_member(text, at, key)
+        if span is None:
+            for inner in reversed(keys[depth + 1 :]):
+                value = {inner: value}
+            comma = "," if last > at + 1 else ""
+            member = f"{comma}{space}{json.dumps(key)}: {json.dumps(value)}"
+            return text[:last] + member + text[last:]
+        at = span[0]
+        if depth == len(keys) - 1:
+            return text[: span[0]] + json.dumps(value) + text[span[1] :]
+        if text[at] != "{":
+            raise ValueError(f"{key!r} is not an object")
+    raise ValueError("no key")
+
+
+def exchange(one: str, other: str) -> None:
+    """Swap two files in one step.  Raises OSError.  Source: renameat2(2), RENAME_EXCHANGE."""
+    import ctypes
+
+    at_fdcwd, rename_exchange = -100, 2  # <fcntl.h>, <linux/fs.h>
+    libc = ctypes.CDLL(None, use_errno=True)
+    try:
+        call = libc.renameat2
+    except AttributeError:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), one) from None
+    call.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+    if call(at_fdcwd, os.fsencode(one), at_fdcwd, os.fsencode(other), rename_exchange) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), one, None, other)
+
+
+def replace_expected(path: str, old: str | None, new: str) -> bool:
+    """Replace a file only if it still holds `old` (None: is missing); False when it does not.
+
+    The swap shows what was really replaced, so a writer that takes no lock loses nothing.
+    """
+    temporary = write_temporary(path, new, mode_of(path, 0o600))
+    try:
+        if old is None:
+            os.link(temporary, path)
+        else:
+            try:
+                exchange(temporary, path)
+            except OSError as e:
+                if e.errno not in (errno.ENOSYS, errno.EINVAL):
+                    raise
+                if read_file(path, 1 << 28) != old:
+                    return False
+                os.rename(temporary, path)
+                return True
+            if read_file(temporary, 1 << 28) != old:
+                exchange(temporary, path)
+                return False
+    except FileExistsError:
+        return False
+    finally:
+        remove(temporary)
+        sync_folder(os.path.dirname(path))
+    return True
+
+
+def take_claude_lock(path: str) -> str:
+    """Take Claude's own lock on a file, a folder beside it, and return it.
+
+    Claude 2.1.332 makes and removes it around each write and takes over one that was left.
+    Raises Failure after 5 s.
+    """
+    lock = f"{path}.lock"
+    for attempt in range(100):
+        try:
+            os.mkdir(lock)
+            return lock
+        except FileExistsError:
+            try:
+                if time.time() - os.stat(lock).st_mtime > 10:
+                    os.rmdir(lock)
+            except FileNotFoundError:
+                continue
+        time.sleep(min(0.01 * 1.3**attempt, 0.1))  # mkdir locks offer nothing to wait on
+    raise Failure(f"{lock}: Claude holds it", hint=f"ls -ld {lock}")
+
+
+def edit_json(path: str, keys: Sequence[str], value: object) -> bool:
+    """Set one value in a JSON file of Claude's; False when it has that value already.
+
+    Every other byte stays.  Raises Failure, with nothing written, when the file does not
+    parse (it is read again for a second: Claude may be in the middle of a write).
+    """
+    path = os.path.realpath(path)
+    trouble = "it changes all the time"
+    try:
+        lock = take_claude_lock(path)
+        try:
+            for attempt in range(40):
+                try:
+                    text = read_file(path, 1 << 28)
+                except FileNotFoundError:
+                    text = None
+                try:
+                    new = set_member("{}\n" if text is None else text, keys, value)
+                except ValueError as e:
+                    trouble = str(e)
+                    time.sleep(0.025)
+                    continue
+                if new == text:
+                    return attempt > 0
+                replace_expected(path, text, new)
+        finally:
+            os.rmdir(lock)
+    except OSError as e:
+        raise Failure(f"{path}: {e.strerror}") from None
+    raise Failure(f"{path}: {trouble}; nothing was written", hint=f"python3 -m json.tool {path}")
+
+
+def trust_folder(paths: Paths, directory: str) -> bool:
+    """Answer Claude's folder-trust question for a directory beforehand; False if it was.
+
+    Source: projects[DIR].hasTrustDialogAccepted of .claude.json, Claude Code 2.1.332.
+    """
+    keys = ("projects", directory, "hasTrustDialogAccepted")
+    try:
+        value = parse_object(read_file(paths.trust, 1 << 28))
+        projects = value.get("projects")
+        entry = projects.get(directory) if isinstance(projects, dict) else None
+        if isinstance(entry, dict) and entry.get(keys[2]) is True:
+            return False
+    except (OSError, ValueError):
+        pass  # edit_json looks again, waits for a writer and words the error
+    return edit_json(paths.trust, keys, True)
+
+
+# ---- Launching ------------------------------------------------------------
+
+
+def own_module() -> str:
+    """Return the folder through which this file can be imported with its compiled cache, or ""."""
+    door = os.path.join(os.environ.get("HOME", ""), ".local/lib", PROG)
+    here = os.path.realpath(__file__)
+    return door if os.path.realpath(f"{door}/persistent_sessions.py") == here else ""
+
+
+def own_argv(*args: str) -> list[str]:
+    """Return the command line that runs this program: imported where it is installed."""
+    door = own_module()
+    if not door:
+        return [sys.executable, "-IS", os.path.abspath(__file__), *args]
+    code = f'import sys;sys.path.append("{door}");import persistent_sessions as m;sys.exit(m.main())'
+    return [python(), "-IS", "-c", code, *args]
+
+
+def python() -> str:
+    """Return the interpreter for what is installed; equal strings make equal hooks."""
+    return "/usr/bin/python3" if os.access("/usr/bin/python3", os.X_OK) else sys.executable
+
+
+def hook_commands(paths: Paths) -> dict[str, list[str]]:
+    """Return the hook command lines of the sessions we launch, by event."""
+    import shlex
+
+    ours = shlex.join(own_argv("hook"))
+    hooks = {"SessionStart": [ours], "SessionEnd": [ours]}
+    door = f"{paths.home}/.local/lib/{PROG}"
+    if os.path.exists(f"{door}/task_adopt.py"):
+        code = f'import sys;sys.path.append("{door}");import task_adopt as m;sys.exit(m.main())'
+        hooks["SessionStart"].append(shlex.join([python(), "-IS", "-c", code]))
+    return hooks
+
+
+def write_settings(paths: Paths, name: str) -> str:
+    """Write the file for claude --settings where it changed, and return its path."""
+    import json
+
+    try:
+        own = parse_object(read_file(f"{paths.config}/settings.{name}.json"))
+        path = paths.of(f"hook-settings.{name}", "json")
+    except FileNotFoundError:
+        own, path = {}, paths.of("hook-settings", "json")
+    except (OSError, ValueError) as e:
+        raise Failure(f"{paths.config}/settings.{name}.json: {e}") from None
+    text = json.dumps(session_settings(hook_commands(paths), own), indent=1) + "\n"
+    if read_state(path) != text:
+        write_state(path, text)
+    return path
+
+
+def find_program(name: str, environ: Mapping[str, str]) -> str:
+    """Return the first executable of a name on PATH that is not this program, or ""."""
+    ours = os.path.realpath(__file__)
+    for folder in environ.get("PATH", os.defpath).split(":"):
+        path = os.path.join(folder or ".", name)
+        if os.access(path, os.X_OK) and os.path.isfile(path) and os.path.realpath(path) != ours:
+            return os.path.abspath(path)
+    return ""
+
+
+def find_claude(paths: Paths, config: Config) -> tuple[str, str]:
+    """Return the real claude's path, never resolved through its links, and what to say.
+
+    Raises Failure when there is none.
+    """
+    known = config.claude or os.environ.get("PS_CLAUDE", "")
+    if known and os.access(known, os.X_OK):
+        return known, ""
+    usual = (f"{paths.home}/.local/bin", f"{paths.home}/.claude/local")
+    path = ":".join([*os.environ.get("PATH", os.defpath).split(":"), *usual])
+    found = find_program("claude", {"PATH": path})
+    if not found:
+        raise Failure("claude: not found on PATH", hint=f"{PROG} doctor")
+    return found, f"{known} is gone; {found} is used" if known else ""
+
+
+def job_folder(paths: Paths) -> str:
+    """Return a private folder for job files: memory where the user has a runtime folder."""
+    if not paths.runtime:
+        return paths.state
+    folder = f"{paths.runtime}/{PROG}"
+    try:
+        os.mkdir(folder, 0o700)
+    except FileExistsError:
+        pass
+    except OSError:
+        return paths.state
+    seen = os.lstat(folder)
+    good = stat.S_ISDIR(seen.st_mode) and seen.st_uid == os.getuid() and not seen.st_mode & 0o077
+    return folder if good else paths.state
+
+
+def write_job(path: str, job: Job) -> None:
+    """Write a job where only its user can read it; tmux never sees what is in it."""
+    import json
+
+    text = json.dumps([list(job.argv), job.directory, dict(job.env)])
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    write_atomic(path, text)
+
+
+def read_job(path: str) -> Job:
+    """Return a job and remove its file: it holds the whole environment.  Raises Failure."""
+    try:
+        text = read_file(path, 1 << 26)
+        os.unlink(path)
+        argv, directory, env = parse_json(text)  # type: ignore[misc]
+        return Job(tuple(argv), directory, env)
+    except OSError as e:
+        raise Failure(f"{path}: {e.strerror}", status=BROKEN) from None
+    except (TypeError, ValueError) as e:
+        raise Failure(f"{path}: not a job: {e}", status=BROKEN) from None
+
+
+def session_job(paths: Paths, config: Config, spec: Spec, resume: str, binary: str) -> Job:
+    """Return the command, folder and environment of a session, from this process's own."""
+    first = os.environ.get("PS_SESSION_BIN") or f"{paths.config}/bin"
+    env = choose_environment(
+        os.environ, spec.name, spec.directory, first if os.path.isdir(first) else ""
+    )
+    args = config.start_args if spec.declared else spec.args
+    remote = spec.name if config.remote_control else ""
+    settings = write_settings(paths, spec.name)
+    return Job(claude_argv(binary, args, resume, remote, settings), spec.directory, env)
+
+
+def quote(text: str) -> str:
+    """Return a word of a tmux command file; nothing is special in single quotes."""
+    return "'" + text.replace("'", "'\"'\"'") + "'"
+
+
+def pane_lines(spec: Spec, resume: str, job: str, panes: Iterable[Pane]) -> str:
+    """Return the tmux command line that gives a session its pane, in a new window if it exists."""
+    command = " ".join(quote(w) for w in own_argv("run", spec.name, *filter(None, [resume]), "--job", job))
+    shown = [p for p in panes if p.session == spec.name]
+    target = quote(f"={spec.name}:")
+    folder = f"-c {quote(spec.directory)} " if "#" not in spec.directory else ""
+    options = (
+        f"set-option -t {target} destroy-unattached off ; set-option -t {target} {MARK} 1"
+        f" ; set-option -w -t {target} remain-on-exit off\n"
+    )
+    if any(not p.dead for p in shown):
+        return f"new-window -d -t {target} {folder}{command}\n"
+    size = f"-x {PANE_SIZE[0]} -y {PANE_SIZE[1]}"
+    start = f"new-session -d -s {quote(spec.name)} {size} {folder}{command} ; {options}"
+    return f"kill-session -t {quote(f'={spec.name}')}\n{start}" if shown else start
+
+
+def make_socket_folder(socket: str) -> None:
+    """Make the folder of a tmux socket as tmux would.  Raises Failure."""
+    folder = os.path.dirname(socket)
+    try:
+        os.mkdir(folder, 0o700)
+    except FileExistsError:
+        pass
+    except OSError as e:
+        raise Failure(f"tmux: {folder}: {e.strerror}") from None
+    check_socket(socket)
+
+
+def start_server(tmux: Tmux, lines: str) -> tuple[str, str]:
+    """Start a tmux server in a scope of its own with its first sessions.
+
+    Returns tmux's complaints, and a warning where no scope could be had.  Stopping the
+    unit then cannot reach the server; OOMPolicy keeps one out-of-memory kill from
+    stopping every session (known to scopes since systemd 253).  Raises Failure when
+    the user manager is shutting down.
+    """
+    commands = ("start-server", ";", "source-file", "-")
+    name = f"{PROG}-tmux-{os.getpid()}-{time.monotonic_ns() // 1000}"
+    why = ""
+    for properties in (("OOMPolicy=continue",), ()):
+        try:
+            done = tmux(*commands, check=False, input=lines, scope=scope_argv(f"{name}.scope", *properties))
+        except Failure as e:
+            why = str(e)
+            break
+        if "destructive" in done.stderr:
+            raise Failure("the user manager is shutting down: nothing is launched")
+        if done.status == 0 or tmux.panes() is not None:
+            return done.stderr, ""
+        why = " ".join(done.stderr.split())
+        if "OOMPolicy" not in why:
+            break
+    done = tmux(*commands, check=False, input=lines)
+    return done.stderr, f"the tmux server will not survive a logout: no scope of its own ({why})"
+
+
+def recover_socket(socket: str) -> bool:
+    """Have a tmux server whose socket file was deleted make it anew; True when it did.
+
+    SIGUSR1 is tmux(1)'s way; the server is the process that holds the socket's inode.
+    """
+    inode = socket_inode(socket)
+    if not inode:
+        return False
+    for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
+        try:
+            fds = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+        except OSError:
+            continue  # another user's, or gone
+        if f"socket:[{inode}]" in fds and "tmux" in read_file(f"/proc/{pid}/comm"):
+            make_socket_folder(socket)
+            os.kill(pid, signal.SIGUSR1)
+            deadline = time.monotonic() + 2
+            while time.monotonic() < deadline and not os.path.lexists(socket):
+                time.sleep(0.01)  # tmux says nothing when it is done
+            return os.path.lexists(socket)
+    return False
+
+
+def claim(paths: Paths, decision: Decision, socket: str) -> None:
+    """Say in .run that this process is launching a session, before its pane exists."""
+    me = os.getpid()
+    claimed = Supervisor(
+        boot_id(), me, process_start(me), 0, "", "", socket, decision.resume, time.time()
+    )
+    write_atomic(paths.of(decision.spec.name, "run"), format_supervisor(claimed))
+
+
+def launch(
+    paths: Paths, config: Config, decisions: Sequence[Decision], jobs: Mapping[str, Job], socket: str
+) -> tuple[list[Decision], str, str]:
+    """Give each decided session its pane, through one tmux client, under the lock.
+
+    Each is looked at once more first: what has become live meanwhile is left alone.
+    Returns those launched, tmux's complaints and a warning.  Raises Failure.
+    """
+    tmux = Tmux(socket)
+    make_socket_folder(socket)
+    folder = job_folder(paths)
+    launched: list[Decision] = []
+    said = ["", ""]
+
+    def act() -> None:
+        boot, listing = boot_id(), frozenset(os.listdir(paths.state))
+        panes = tmux.panes()
+        lines = []
+        for d in decisions:
+            facts = read_facts(paths, d.spec.name, d.spec.directory, listing, boot)
+            if facts.run_live or facts.trouble:
+                continue
+            job = f"{folder}/{d.spec.name}.{os.getpid()}.job"
+            write_job(job, jobs[d.spec.name])
+            claim(paths, d, socket)
+            lines.append(pane_lines(d.spec, d.resume, job, panes or ()))
+            launched.append(d)
+        if not lines:
+            return
+        if panes is None:
+            said[:] = start_server(tmux, "".join(lines))
+        else:
+            said[0] = tmux("source-file", "-", check=False, input="".join(lines)).stderr
+
+    with_lock(paths, act)
+    return launched, " ".join(said[0].split()), said[1]
+
+
+def classify_launch(
+    decision: Decision, run_: Supervisor | None, lives: bool, event: Event | None, record: Record | None
+) -> str:
+    """Return what has become of a launch: up, dead, or "" while that is not known."""
+    if run_ is None or (not run_.claude and lives):
+        return ""
+    if not lives:
+        return "dead"
+    if event is not None and event.event == "SessionStart" and event.at >= run_.at:
+        if decision.resume in ("", event.session_id):
+            return "up"
+    if record is not None and decision.resume in ("", record.session_id):
+        return "up"
+    return ""
+
+
+def read_launch(paths: Paths, decision: Decision, boot: str) -> tuple[str, Supervisor | None]:
+    """Return what has become of a launch, and its supervisor."""
+    name = decision.spec.name
+    run_ = parse_supervisor(read_state(paths.of(name, "run")))
+    event = parse_event(read_state(paths.of(name, "event")))
+    lives = run_ is not None and supervisor_lives(run_, boot)
+    record = read_record(f"{paths.claude}/sessions/{run_.claude}.json") if run_ and run_.claude else None
+    if record is not None and run_ is not None and record.start != run_.claude_start:
+        record = None
+    return classify_launch(decision, run_, lives, event, record), run_
+
+
+def describe_end(paths: Paths, name: str) -> str:
+    """Return how a session that did not stay up ended, from its .exit and .screen."""
+    ending = read_state(paths.of(name, "exit")).strip()
+    lines = [line.strip() for line in read_state(paths.of(name, "screen")).splitlines()]
+    last = next((line for line in reversed(lines) if line), "")
+    return f"it ended at once ({ending.partition(' ')[0] or 'no trace'}{': ' + last if last else ''})"
+
+
+def judge(paths: Paths, decision: Decision, panes: Sequence[Pane], screens: Mapping[str, Screen]) -> Outcome | None:
+    """Return what came of a launch as far as can be told now, or None."""
+    state, run_ = read_launch(paths, decision, boot_id())
+    name = decision.spec.name
+    if state == "up":
+        said = f"resumed {decision.resume}" if decision.resume else decision.why
+        return Outcome(decision, True, said)
+    mine = [p for p in panes if run_ is not None and p.pid == run_.pid]
+    blocked = next((screens[p.key] for p in mine if p.key in screens and screens[p.key].blocks), None)
+    if blocked is not None:
+        hint = f"{PROG} trust {name}" if blocked.consent else f"{PROG} attach {name}"
+        return Outcome(decision._replace(verdict=BLOCKED, hint=hint), False, blocked.label)
+    if state == "dead":
+        return Outcome(decision._replace(hint=f"{PROG} logs {name}"), False, describe_end(paths, name))
+    return None
+
+
+def watch(
+    paths: Paths, pending: Mapping[str, Decision], socket: str, until: float
+) -> dict[str, Outcome]:
+    """Wait until each launch is up, blocked or dead, or until a monotonic moment; return those.
+
+    The kernel wakes us when a supervisor ends; hooks and screens must be looked at.
+    """
+    outcomes: dict[str, Outcome] = {}
+    pause = 0.03
+    while True:
+        left = {n: d for n, d in pending.items() if n not in outcomes}
+        panes, _ = read_panes((socket,))
+        names = set(left)
+        shown = [p for p in panes if p.session in names]
+        screens = read_screens(shown) if pause > 0.1 else {}
+        for name, d in left.items():
+            outcome = judge(paths, d, panes, screens)
+            if outcome is None and pause > 0.5 and name not in {p.session for p in shown}:
+                run_ = parse_supervisor(read_state(paths.of(name, "run")))
+                if run_ is not None and not run_.claude:
+                    outcome = Outcome(d, False, "tmux did not keep its session")
+            if outcome is not None:
+                outcomes[name] = outcome
+        if len(outcomes) == len(pending) or time.monotonic() >= until:
+            return outcomes
+        poll = select.poll()
+        fds = []
+        for p in shown:
+            try:
+                fds.append(os.pidfd_open(p.pid))
+            except OSError:
+                continue
+            poll.register(fds[-1], select.POLLIN)
+        poll.poll(min(pause, max(0.0, until - time.monotonic())) * 1000)
+        for fd in fds:
+            os.close(fd)
+        pause = min(pause * 1.5, 0.6)
+
+
+def wait_for_route(limit: float) -> str:
+    """Wait until there is a default route, at most `limit` seconds; return a warning or "".
+
+    A user unit cannot order itself after network-online.target.  Netlink wakes us.
+    """
+    if limit <= 0 or has_route():
+        return ""
+    import socket as sockets
+
+    watcher = sockets.socket(sockets.AF_NETLINK, sockets.SOCK_RAW, sockets.NETLINK_ROUTE)
+    with watcher:
+        watcher.bind((0, 0x1 | 0x40 | 0x400))  # RTMGRP_LINK, IPV4_ROUTE, IPV6_ROUTE
+        poll = select.poll()
+        poll.register(watcher, select.POLLIN)
+        deadline = time.monotonic() + limit
+        while not has_route():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return f"no default route after {limit:g} s; launching all the same"
+            if poll.poll(left * 1000):
+                watcher.recv(65536)
+    return ""
+
+
+def has_route() -> bool:
+    """Tell whether the kernel has a default route.  Source: /proc/net/route, ipv6_route."""
+    try:
+        four = read_file("/proc/net/route", 1 << 22).splitlines()[1:]
+        if any(line.split()[1] == "00000000" for line in four if len(line.split()) > 2):
+            return True
+        six = read_file("/proc/net/ipv6_route", 1 << 22).splitlines()
+    except OSError:
+        return False
+    zero = "0" * 32 + " 00 "
+    return any(line.startswith(zero) and not line.rstrip().endswith(" lo") for line in six)
+
+
+# ---- In the pane ----------------------------------------------------------
+
+
+def note(_signal: int, _frame: object) -> None:
+    """Do nothing: the signal's number is in the wake-up pipe, and exec resets a handler."""
+
+
+def listen() -> int:
+    """Have every signal that concerns a supervisor arrive as a byte in a pipe; return its end.
+
+    The terminal's stop signals are blocked: a background process may then set the
+    terminal's foreground group.  Handlers, not SIG_IGN: that would outlive exec.
+    """
+    reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    for name in ("SIGHUP", "SIGTERM", "SIGINT", "SIGQUIT", "SIGCHLD", "SIGCONT"):
+        signal.signal(getattr(signal, name), note)
+    stops = {signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
+    signal.pthread_sigmask(signal.SIG_BLOCK, stops)
+    return reading
+
+
+def heard(fd: int) -> bytes:
+    """Return the numbers of the signals that arrived."""
+    parts: list[bytes] = []
+    drain(fd, parts)
+    return b"".join(parts)
+
+
+def exec_job(job: Job) -> None:
+    """Become the job's command in its folder; never returns.
+
+    Statuses of env(1): 127 missing, 126 not executable, 125 when its folder cannot be entered.
+    """
+    status, what = BROKEN, job.directory
+    try:
+        os.chdir(job.directory)
+        status, what = NOT_EXECUTABLE, job.argv[0]
+        os.execvpe(job.argv[0], job.argv, job.env)
+    except OSError as e:
+        if status == NOT_EXECUTABLE and e.errno in (errno.ENOENT, errno.ENOTDIR):
+            status = NOT_FOUND
+        tell(f"{what}: {e.strerror}", 3)
+    finally:
+        os._exit(status)
+
+
+def start_child(job: Job, tty: int) -> int:
+    """Start a command in a process group of its own, the terminal's foreground; return its pid."""
+    pid = os.fork()
+    if pid == 0:
+        os.setpgid(0, 0)
+        if tty >= 0:
+            os.tcsetpgrp(tty, os.getpid())
+        signal.set_wakeup_fd(-1)
+        for number in spawn_signals():
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        exec_job(job)
+    try:
+        os.setpgid(pid, pid)
+    except (PermissionError, ProcessLookupError):
+        pass  # the child was first, or has ended
+    return pid
+
+
+def terminal_gone(tty: int) -> bool:
+    """Tell whether the other side of our terminal has closed."""
+    if tty < 0:
+        return False
+    poll = select.poll()
+    poll.register(tty, 0)
+    return any(event & (select.POLLHUP | select.POLLERR | select.POLLNVAL) for _, event in poll.poll(0))
+
+
+def signal_group(group: int, number: int) -> bool:
+    """Send a signal to a process group; False when nobody is in it."""
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def resume_child(pid: int, tty: int) -> None:
+    """Answer a stop (Ctrl-Z): there is no shell here that could ever continue it."""
+    if tty >= 0 and not terminal_gone(tty):
+        os.tcsetpgrp(tty, os.getpgrp())
+        os.tcsetpgrp(tty, pid)
+    signal_group(pid, signal.SIGCONT)
+
+
+def supervise(
+    pid: int, tty: int, wakeups: int, look: Callable[[], bool], settle: Callable[[], float]
+) -> tuple[int, str]:
+    """Wait for the child; return its code (-N: signal N) and which of HUP, TERM reached us.
+
+    Both are passed on at once: on a hang-up the kernel tells only us.  After the terminal
+    is gone HUP becomes TERM, then KILL.  `look` is asked now and then until it says True;
+    `settle` gives the seconds a signal may still be late after the end.
+    """
+    poll = select.poll()
+    poll.register(wakeups, select.POLLIN)
+    outside = ""
+    began = time.monotonic()
+    pause = 0.25
+    looking = True
+    later: list[tuple[float, int]] = []  # (moment, signal) still to be sent
+    while True:
+        moments = [began + pause] * looking + [at for at, _ in later[:1]]
+        left = max(0.0, min(moments) - time.monotonic()) * 1000 if moments else None
+        poll.poll(left)
+        for number in heard(wakeups):
+            if number in (signal.SIGHUP, signal.SIGTERM):
+                outside = outside or ("HUP" if number == signal.SIGHUP else "TERM")
+                signal_group(pid, number)
+                if number == signal.SIGHUP and terminal_gone(tty) and not later:
+                    now = time.monotonic()
+                    later = [
+                        (now + HUP_GRACE, signal.SIGTERM),
+                        (now + HUP_GRACE + TERM_GRACE, signal.SIGKILL),
+                    ]
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WSTOPPED | os.WNOHANG)
+        if ended is not None and ended.si_code == os.CLD_STOPPED:
+            resume_child(pid, tty)
+        elif ended is not None:
+            exited = ended.si_code == os.CLD_EXITED
+            code = ended.si_status if exited else -ended.si_status
+            wait = settle() if code == 0 and not outside else 0.0
+            if wait and poll.poll(wait * 1000):
+                late = heard(wakeups)
+                outside = "HUP" if signal.SIGHUP in late else "TERM" if signal.SIGTERM in late else ""
+            return code, outside
+        if looking and time.monotonic() >= began + pause:
+            looking = not look() and pause < 300
+            pause *= 2
+        while later and time.monotonic() >= later[0][0]:
+            signal_group(pid, later.pop(0)[1])
+
+
+def group_members(group: int) -> list[int]:
+    """Return the live processes of a process group."""
+    found = []
+    for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
+        try:
+            state, _, its_group, _, _ = parse_stat(read_file(f"/proc/{pid}/stat"))
+        except (OSError, ValueError):
+            continue
+        if its_group == group and state not in "ZXx":
+            found.append(pid)
+    return found
+
+
+def wait_for_process(pid: int, limit: float) -> None:
+    """Wait until a process has ended, at most `limit` seconds."""
+    try:
+        fd = os.pidfd_open(pid)
+    except OSError:
+        return  # gone already
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    poll.poll(limit * 1000)
+    os.close(fd)
+
+
+def end_group(group: int) -> None:
+    """End what is left of a process group whose terminal is gone: nothing goes on unseen."""
+    for number, grace in ((signal.SIGTERM, TERM_GRACE), (signal.SIGKILL, 1.0)):
+        if not signal_group(group, number):
+            return
+        deadline = time.monotonic() + grace
+        for pid in group_members(group):
+            wait_for_process(pid, max(0.0, deadline - time.monotonic()))
+
+
+def own_terminal() -> int:
+    """Return the descriptor of the controlling terminal when stdin is it, else -1."""
+    try:
+        os.tcgetpgrp(0)
+    except OSError:
+        return -1
+    return 0
+
+
+def own_pane() -> tuple[str, str]:
+    """Return the socket and pane id that tmux gave this process, "" and "" outside tmux."""
+    socket = os.environ.get("TMUX", "").rsplit(",", 2)[0]
+    return (socket, os.environ.get("TMUX_PANE", "")) if socket else ("", "")
+
+
+def read_event(paths: Paths, name: str, since: float) -> Event | None:
+    """Return the last hook event of a session if it is of this run."""
+    try:
+        event = parse_event(read_state(paths.of(name, "event")))
+    except Failure:
+        return None
+    return event if event is not None and event.at >= since else None
+
+
+def read_copies(paths: Paths) -> dict[str, Spec]:
+    """Return the restore set from the state folder alone: no git, nothing to wait for."""
+    declared, _ = parse_rows(read_state(f"{paths.state}/manifest.tsv"), declared=True)
+    opened, _ = parse_rows(read_state(f"{paths.state}/registry.tsv"), declared=False)
+    user = user_name()
+    mine = [s for s in declared if is_own(s, user)]
+    return {spec.name: spec for spec in restore_set(mine, opened)}
+
+
+def note_run(paths: Paths, name: str, run_: Supervisor) -> None:
+    """Write the .run file; a session that cannot be recorded still runs, and says so."""
+    try:
+        write_atomic(paths.of(name, "run"), format_supervisor(run_))
+    except OSError as e:
+        tell(f"{name}: this run is not recorded: {e.strerror}", 4)
+
+
+def save_screen(paths: Paths, name: str, socket: str, pane: str) -> None:
+    """Keep what the pane shows now as evidence of an end that nobody wanted."""
+    try:
+        shown = Tmux(socket)("capture-pane", "-p", "-t", pane, check=False).stdout if pane else ""
+        if shown.strip():
+            write_atomic(paths.of(name, "screen"), shown.rstrip() + "\n")
+    except (Failure, OSError) as e:
+        tell(f"{name}: its last screen is not kept: {e}", 4)
+
+
+def note_health(paths: Paths, name: str, ending: Ending, lasted: float, now: float) -> None:
+    """Count a failure: an end by itself within a minute; an hour up forgets them.  Raises OSError."""
+    health = parse_health(read_state(paths.of(name, "health")))
+    failed = ending.by_itself and lasted < FAILURE_WINDOW
+    if failed:
+        health = health._replace(failures=health.failures + 1, last=now)
+    elif ending.deliberate or lasted >= HEALTHY_AFTER:
+        health = Health()
+    pairs = zip(("failures", "last", "notified"), health)
+    if failed or os.path.exists(paths.of(name, "health")):
+        write_atomic(paths.of(name, "health"), format_pairs(dict(pairs)))
+
+
+def note_retired(paths: Paths, names: Iterable[str], directory: str) -> None:
+    """Mark sessions as ended on purpose and drop their registry rows.
+
+    A registry that is locked for longer than a second is left to the next start.
+    """
+    rows = read_copies(paths)
+    wanted = {n: rows.get(n, Spec(n, directory)) for n in names if n}
+    wanted.update({s.renamed: rows.get(s.renamed, s) for s in list(wanted.values()) if s.renamed})
+    for name, spec in wanted.items():
+        retire(paths, spec._replace(name=name), "ended at its prompt")
+    with_lock(paths, lambda: [unregister(paths, name) for name in wanted], RUN_LOCK_WAIT)
+
+
+def conclude(paths: Paths, name: str, ending: Ending, run_: Supervisor, directory: str) -> None:
+    """Write how a session ended: .exit first, then what follows from it."""
+    now = time.time()
+    event = read_event(paths, name, run_.at)
+    try:
+        write_atomic(paths.of(name, "exit"), format_ending(ending, now))
+        note_health(paths, name, ending, now - run_.at, now)
+        if ending.deliberate:
+            note_retired(paths, dict.fromkeys((name, event.name if event else "")), directory)
+    except (OSError, Failure) as e:
+        tell(f"{name}: its end is not fully recorded: {e}", 3)
+    if not ending.deliberate and not ending.signalled:
+        save_screen(paths, name, run_.socket, run_.pane)
+
+
+def run_session(paths: Paths, name: str, resume: str, job: Job) -> int:
+    """Run a session's claude in this pane to its end and record it; returns the shell's status."""
+    at = time.time()
+    socket, pane = own_pane()
+    wakeups, tty = listen(), own_terminal()
+    me = os.getpid()
+    run_ = Supervisor(boot_id(), me, process_start(me), 0, "", pane, socket, resume, at)
+    note_run(paths, name, run_)
+    pid = start_child(job, tty)
+    directory = job.directory
+    del job  # it holds a whole environment; this process waits for weeks
+    run_ = run_._replace(claude=pid, claude_start=process_start(pid))
+    note_run(paths, name, run_)
+    record = f"{paths.claude}/sessions/{pid}.json"
+    seen = [False]
+
+    def look() -> bool:
+        seen[0] = seen[0] or os.path.exists(record)
+        return seen[0] or read_event(paths, name, at) is not None
+
+    def settle() -> float:
+        return SETTLE if read_event(paths, name, at) is None else 0.0
+
+    code, outside = supervise(pid, tty, wakeups, look, settle)
+    event = read_event(paths, name, at)
+    ended = event is not None and event.event == "SessionEnd" and event.why not in ("clear", "resume")
+    ending = Ending(
+        max(code, 0),
+        max(-code, 0),
+        outside,
+        manager_state(),
+        manager_state("--user") if paths.runtime else "",
+        scope_state() if paths.runtime else "",
+        event.why if event is not None and ended else None,
+        event is not None,
+        seen[0],
+    )
+    conclude(paths, name, ending, run_, directory)
+    if terminal_gone(tty):
+        end_group(pid)
+    return ending.rc
+
+
+# ---- The hook -------------------------------------------------------------
+
+
+def read_payload(wait: float) -> dict[str, object]:
+    """Return the hook's JSON object from stdin without waiting for its end; {} for none in time.
+
+    A caller may write slowly, never close its end, or send nothing.
+    """
+    parts: list[bytes] = []
+    deadline = time.monotonic() + wait
+    poll = select.poll()
+    poll.register(0, select.POLLIN)
+    while time.monotonic() < deadline:
+        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            break
+        part = os.read(0, 65536)
+        parts.append(part)
+        if not part or part.rstrip().endswith(b"}"):
+            try:
+                return parse_object(b"".join(parts).decode("utf-8", "surrogateescape"))
+            except ValueError:
+                if not part:
+                    break
+    return {}
+
+
+def is_nested(claude: str, pid: int, pane_pid: int) -> bool:
+    """Tell whether another claude stands between a claude and its pane's process.
+
+    Raises Failure when the pane's process is no ancestor of it at all.
+    """
+    if pid == pane_pid:
+        return False
+    parents = process_parents(pid)
+    if pane_pid not in parents:
+        raise Failure("not a process of this pane")
+    between = parents[: parents.index(pane_pid) + 1]
+    records = (read_record(f"{claude}/sessions/{each}.json") for each in between)
+    return any(record is not None and record.alive for record in records)
+
+
+def hook_claude(run_: Supervisor | None, pane_pid: int) -> int:
+    """Return the pid of the claude that fired this hook, 0 when it cannot be told.
+
+    CLAUDE_PID says it; an older Claude is the hook's parent, or the parent of its shell.
+    """
+    named = os.environ.get("CLAUDE_PID", "")
+    if named.isdigit():
+        return int(named)
+    near = [os.getppid(), *process_parents(os.getppid())[:1]]
+    known = {pane_pid, run_.claude if run_ is not None else 0}
+    return next((pid for pid in near if pid in known), 0)
+
+
+def take_event(paths: Paths, payload: Mapping[str, object]) -> None:
+    """File a SessionStart or SessionEnd event of the claude that this pane belongs to.
+
+    The conversation id goes under the pane's live session name, the event under the name
+    its supervisor runs as.  An event of a nested or foreign claude changes nothing.
+    """
+    socket, pane_id = own_pane()
+    session_id, kind = payload.get("session_id"), payload.get("hook_event_name")
+    if not socket or not pane_id or not isinstance(session_id, str) or not is_session_id(session_id):
+        return
+    shown = [p for p in Tmux(socket).panes() or () if p.pane_id == pane_id and not p.dead]
+    if not shown:
+        return
+    launched = os.environ.get("PS_SESSION_NAME", "")
+    run_ = None
+    if launched and not classify_name(launched):
+        run_ = parse_supervisor(read_state(paths.of(launched, "run")))
+    if run_ is not None and run_.pid != shown[0].pid:
+        run_ = None
+    pid = hook_claude(run_, shown[0].pid)
+    if not pid or is_nested(paths.claude, pid, shown[0].pid):
+        return
+    name = choose_session(shown, read_copies(paths))
+    why = payload.get("source") if kind == "SessionStart" else payload.get("reason")
+    if kind == "SessionStart":
+        if why == "startup" and run_ is not None and run_.resume not in ("", session_id):
+            return  # a resume also fires a startup with a throw-away id
+        record_id(paths, name, session_id)
+    event = Event(str(kind), session_id, str(why), time.time(), pid, name)
+    keys = ("event", "id", "why", "at", "pid", "name")
+    text = format_pairs(dict(zip(keys, event)))
+    write_atomic(paths.of(launched if run_ is not None else name, "event"), text)
+
+
+def cmd_hook() -> int:
+    """Serve Claude's SessionStart and SessionEnd hooks: print nothing, exit 0 whatever happens."""
+    try:
+        payload = read_payload(HOOK_STDIN_WAIT)
+        if payload.get("hook_event_name") in ("SessionStart", "SessionEnd"):
+            paths = Paths.from_env(os.environ)
+            if os.path.isdir(paths.state):
+                take_event(paths, payload)
+    except Exception as e:  # the one broad handler: a hook must never disturb its session
+        if os.environ.get("PS_TRACE"):
+            tell(f"hook: {type(e).__name__}: {e}", 4)
+    return OK
+
+
+def cmd_run(argv: Sequence[str]) -> int:
+    """Run one session in this pane: NAME [ID] [--job FILE]."""
+    words = list(argv)
+    path = ""
+    if "--job" in words and words.index("--job") + 1 < len(words):
+        path = words.pop(words.index("--job") + 1)
+        words.remove("--job")
+    name, resume = (words + ["", ""])[:2]
+    why = classify_name(name) or ("too many words" if len(words) > 2 else "")
+    if not why and resume and not is_session_id(resume):
+        why = f"not a conversation id: {resume!r}"
+    if why:
+        raise Failure(f"run: {why}", hint=f"{PROG} run NAME [ID]", status=USAGE)
+    paths = Paths.from_env(os.environ)
+    if path:
+        job = read_job(path)
+        kept = {k: v for k, v in os.environ.items() if k in TERMINAL_OWN}
+        os.environ.clear()
+        os.environ.update({**job.env, **kept})
+        job = job._replace(env=dict(os.environ))
+        paths = Paths.from_env(os.environ)
+    else:
+        make_state(paths)
+        config, _, _ = read_config(paths)
+        spec = read_copies(paths).get(name, Spec(name, os.getcwd()))
+        binary, _ = find_claude(paths, config)
+        job = session_job(paths, config, spec, resume, binary)
+        kept = {k: v for k, v in os.environ.items() if k in TERMINAL_OWN}
+        job = job._replace(env={**job.env, **kept})
+    return run_session(paths, name, resume, job)
+
+
+# ---- Commands -------------------------------------------------------------
+
+
+class Start(NamedTuple):
+    """What every command begins with."""
+
+    paths: Paths
+    config: Config
+    specs: tuple[Spec, ...]
+    sound: bool  # manifest, registry and config were read without a complaint
+
+
+def begin(*, quiet: bool = False) -> Start:
+    """Read configuration, manifest and registry, and say what is wrong with them."""
+    paths = Paths.from_env(os.environ)
+    if paths.runtime:
+        os.environ["XDG_RUNTIME_DIR"] = paths.runtime
+    make_state(paths)
+    config, warnings, bad_config = read_config(paths)
+    specs, complaints, stale = read_set(paths, config)
+    if not quiet:
+        for line in (*warnings, *complaints):
+            tell(line, 4)
+    return Start(paths, config, specs, not (bad_config or stale or complaints))
+
+
+def find_rename(spec: Spec, world: World) -> str:
+    """Return the new name of a live session that was renamed in tmux, or ""."""
+    run_ = world.facts.get(spec.name, Facts()).run
+    shown = [p for p in world.panes if run_ is not None and p.pid == run_.pid and not p.dead]
+    if not shown or any(p.session == spec.name for p in shown):
+        return ""
+    name = choose_session(shown, [s.name for s in world.specs])
+    return "" if classify_name(name) else name
+
+
+def tidy(start_: Start, world: World) -> None:
+    """Keep the state in step with what lives: under the lock, re-reading first.
+
+    Registers a renamed session under its new name with its conversation, files the id of
+    a live session that has no supervisor of ours, and drops rows that `run` had to leave.
+    """
+    paths = start_.paths
+    sweep(paths)
+    names = {spec.name for spec in start_.specs}
+    for spec in start_.specs:
+        facts = world.facts[spec.name]
+        if facts.retired and not spec.declared:
+            unregister(paths, spec.name)
+        new = find_rename(spec, world) if facts.run_live else ""
+        if new and new not in names:
+            args = start_.config.start_args if spec.declared else spec.args
+            register(paths, Spec(new, spec.directory, args=args, renamed=spec.name))
+            current = choose_witnesses(spec, facts, world.records)
+            filed = parse_ids(read_state(paths.of(new, "id")))
+            if current and not filed:
+                record_id(paths, new, current[0])
+        if not facts.run_live:
+            for record in world.records:
+                if record.alive and record.visible and record.tmux == spec.name:
+                    if record.directory == spec.directory and is_session_id(record.session_id):
+                        record_id(paths, spec.name, record.session_id)
+
+
+def take_world(start_: Start, **options: object) -> World:
+    """Read the world; a tmux server whose socket file was deleted is asked to make it anew."""
+    world = read_world(start_.paths, start_.config, start_.specs, **options)  # type: ignore[arg-type]
+    if world.blind and any(recover_socket(s) for s in read_sockets(start_.config, world.facts)):
+        tell("the tmux server made its deleted socket file anew")
+        return read_world(start_.paths, start_.config, start_.specs, **options)  # type: ignore[arg-type]
+    return world
+
+
+def revive(start_: Start, names: Sequence[str]) -> Start:
+    """Take the mark of a deliberate end off the named sessions and put their rows back.
+
+    Raises Failure for a name that nothing is known of.
+    """
+    specs = {spec.name: spec for spec in start_.specs}
+    for name in names:
+        path = start_.paths.of(name, "retired")
+        if classify_name(name) or (name not in specs and not os.path.exists(path)):
+            raise Failure(f"no session {name!r}", hint=f"{PROG} list")
+        if not os.path.exists(path):
+            continue
+        spec = specs.get(name) or parse_retired(name, read_state(path))
+        if not spec.directory:
+            raise Failure(f"{name}: its directory is not known", hint=f"cd DIR && {PROG} open {name}")
+
+        def act(spec: Spec = spec, path: str = path) -> None:
+            if not spec.declared:
+                register(start_.paths, spec)
+            remove(path)
+
+        with_lock(start_.paths, act)
+        specs[name] = spec
+    return start_._replace(specs=physical(specs.values()))
+
+
+def launch_all(start_: Start, wanted: Sequence[Decision], world: World) -> list[Outcome]:
+    """Launch sessions in waves and see each come up, be held by a prompt, or die."""
+    paths, config = start_.paths, start_.config
+    binary, news = find_claude(paths, config)
+    for line in filter(None, (news, wait_for_route(config.network_wait))):
+        tell(line, 4)
+    socket = read_sockets(config, world.facts)[0]
+    size = config.parallel or 2 * (os.cpu_count() or 1)
+    pending: dict[str, Decision] = {}
+    outcomes: dict[str, Outcome] = {}
+    died: list[float] = []
+    began = time.monotonic()
+    for at in range(0, len(wanted), int(size)):
+        wave = wanted[at : at + int(size)]
+        if len(died) >= STORM and died[-1] - died[-STORM] <= STORM_WINDOW:
+            why = f"{STORM} sessions ended right after their launch; the cause is shared, launching stopped"
+            outcomes.update({d.spec.name: Outcome(d._replace(verdict=UNKNOWN), False, why) for d in wave})
+            continue
+        jobs = {}
+        for d in wave:
+            try:
+                if config.trust_open or d.spec.declared:
+                    trust_folder(paths, d.spec.directory)
+            except Failure as e:
+                tell(f"{d.spec.name}: not trusted beforehand: {e}", 4)
+            jobs[d.spec.name] = session_job(paths, config, d.spec, d.resume, binary)
+        launched, complaint, warning = launch(paths, config, wave, jobs, socket)
+        for line in filter(None, (complaint, warning)):
+            tell(line, 4)
+        pending.update({d.spec.name: d for d in launched})
+        for d in wave:
+            if d not in launched:
+                outcomes[d.spec.name] = Outcome(d._replace(verdict=LIVE), True, "launched meanwhile")
+        found = watch(paths, {n: d for n, d in pending.items() if n not in outcomes}, socket,
+                      time.monotonic() + (WAVE if at + size < len(wanted) else 0))
+        died += [time.monotonic()] * sum(not o.ok and o.decision.verdict == LAUNCH for o in found.values())
+        outcomes.update(found)
+    left = {n: d for n, d in pending.items() if n not in outcomes}
+    if left:
+        outcomes.update(watch(paths, left, socket, began + config.verify))
+    for name, d in left.items():
+        why = f"not up after {config.verify:g} s"
+        hint = f"{PROG} attach {name}"
+        outcomes.setdefault(name, Outcome(d._replace(verdict=UNKNOWN, hint=hint), False, why))
+    return [outcomes[d.spec.name] for d in wanted]
+
+
+def cmd_start(names: Sequence[str] = (), dry_run: bool = False) -> int:
+    """Bring back every session of the restore set that is not there, and report each."""
+    start_ = begin()
+    if names and not dry_run:
+        start_ = revive(start_, names)
+    world = take_world(start_, insist=names)
+    decisions = [d for d in plan(world) if not names or d.spec.name in names]
+    missing = set(names) - {d.spec.name for d in decisions}
+    if missing:
+        raise Failure(f"no session {sorted(missing)[0]!r}", hint=f"{PROG} list")
+    wanted = [d for d in decisions if d.verdict == LAUNCH]
+    if dry_run:
+        for d in decisions:
+            print(format_outcome(Outcome(d, d.verdict in FINE, d.why or d.resume)))
+        return OK if start_.sound and all(d.verdict in FINE for d in decisions) else TROUBLE
+    with_lock(start_.paths, lambda: tidy(start_, world))
+    trouble = None
+    launched: list[Outcome] = []
+    if wanted:
+        try:
+            launched = launch_all(start_, wanted, world)
+        except Failure as e:
+            trouble = e
+            launched = [Outcome(d, False, f"not launched: {e}") for d in wanted]
+    by_name = {o.decision.spec.name: o for o in launched}
+    outcomes = [by_name.get(d.spec.name, Outcome(d, d.verdict in FINE, d.why)) for d in decisions]
+    for outcome in outcomes:
+        tell(format_outcome(outcome), 6 if outcome.ok else 3)
+    if trouble is not None and trouble.hint:
+        tell(f"hint: {trouble.hint}", 3)
+    if os.environ.get("PS_UNIT"):
+        fetch(start_.config)
+    return OK if start_.sound and all(o.ok for o in outcomes) else TROUBLE
+
+
+def fetch(config: Config) -> None:
+    """Fetch the manifest's branch for the next tick; only from a clone of our own, never an error."""
+    try:
+        if not config.clone or config.fetch is False or os.stat(config.clone).st_uid != os.getuid():
+            return
+        parts = config.ref.split("/", 3)
+        if parts[:2] != ["refs", "remotes"] or len(parts) != 4:
+            return
+        remotes = git(config.clone, "remote", owner=os.getuid()).split()
+        if parts[2] in remotes:
+            spec = f"+refs/heads/{parts[3]}:{config.ref}"
+            quiet = ("--quiet", "--no-tags", "--no-recurse-submodules", "--no-auto-maintenance")
+            git(config.clone, "fetch", *quiet, parts[2], spec, owner=os.getuid(), timeout=FETCH_TIMEOUT)
+    except (OSError, Failure) as e:
+        tell(f"the manifest could not be fetched: {e}", 4)
+
+
+def list_rows(world: World, decisions: Sequence[Decision]) -> list[dict[str, object]]:
+    """Return what `list` knows of each session, as `--json` prints it."""
+    rows: list[dict[str, object]] = []
+    gone = [Decision(spec, RETIRED, "", "ended on purpose") for spec in world.retired]
+    for d in sorted((*decisions, *gone), key=lambda d: (d.verdict == RETIRED, d.spec.name)):
+        facts = world.facts.get(d.spec.name, Facts())
+        ids = choose_witnesses(d.spec, facts, world.records)
+        pids = {facts.run.claude if facts.run and facts.run_live else 0, d.pid} - {0}
+        url = next((r.url for r in world.records if r.alive and r.pid in pids and r.url), "")
+        rows.append(
+            {
+                "name": d.spec.name,
+                "state": d.verdict,
+                "issue": d.spec.issue or None,
+                "id": d.resume or (ids[0] if ids else None),
+                "url": url or None,
+                "directory": d.spec.directory or None,
+                "note": d.why or None,
+                "hint": d.hint or None,
+                "declared": d.spec.declared,
+                "pid": d.pid or None,
+                "pane": d.pane or None,
+            }
+        )
+    return rows
+
+
+def cmd_list(as_json: bool = False) -> int:
+    """Print the restore set with each session's state, then the retired."""
+    start_ = begin()
+    world = take_world(start_, records=True)
+    decisions = plan(world)
+    with_lock(start_.paths, lambda: tidy(start_, world))
+    rows = list_rows(world, decisions)
+    if as_json:
+        import json
+
+        print(json.dumps({"version": 1, "sessions": rows}, indent=1))
+    else:
+        keys = ("name", "state", "issue", "id", "url", "directory", "note")
+        head = ("NAME", "STATE", "PLAN", "ID", "URL", "DIRECTORY", "NOTE")
+        print(format_table([head, *(tuple(str(row[k] or "") for k in keys) for row in rows)]), end="")
+        for d in decisions:
+            if d.verdict not in FINE and d.hint:
+                tell(f"{d.spec.name}: {d.verdict}: {d.why} (try: {d.hint})", 4)
+    return OK if start_.sound and all(d.verdict in FINE for d in decisions) else TROUBLE
+
+
+def cmd_manifest() -> int:
+    """Print the manifest as the unit reads it, or the last good copy with the reason."""
+    paths = Paths.from_env(os.environ)
+    make_state(paths)
+    config, warnings, bad_config = read_config(paths)
+    _, complaints, stale = read_manifest(paths, config)
+    for line in (*warnings, *complaints):
+        tell(line, 4)
+    if not (config.clone or config.file):
+        tell("no manifest is configured", 6)
+        return TROUBLE if bad_config else OK
+    sys.stdout.write(read_state(f"{paths.state}/manifest.tsv") if stale else manifest_text(config))
+    return TROUBLE if stale or complaints or bad_config else OK
+
+
+def cmd_retire(name: str) -> int:
+    """Mark a session as ended on purpose; what runs in it is left running."""
+    start_ = begin()
+    specs = {spec.name: spec for spec in start_.specs}
+    if name not in specs:
+        if not classify_name(name) and os.path.exists(start_.paths.of(name, "retired")):
+            tell(f"{name}: already retired")
+            return OK
+        raise Failure(f"no session {name!r}", hint=f"{PROG} list")
+
+    def act() -> None:
+        retire(start_.paths, specs[name], "retired")
+        unregister(start_.paths, name)
+
+    with_lock(start_.paths, act)
+    tell(f"{name}: retired; {PROG} start {name} brings it back in the same conversation")
+    return OK
+
+
+# ---- Opening and attaching ------------------------------------------------
+
+
+def choose_term(term: str) -> str:
+    """Return a terminal type this box can draw on: the caller's, else a common one, else ""."""
+    for each in (term, "xterm-256color", "xterm", "screen", "linux", "vt100"):
+        if not each:
+            continue
+        try:
+            if run(["tput", "-T", each, "clear"], check=False).status == 0:
+                return each
+        except Failure:
+            return term  # no tput here: tmux decides
+    return ""
+
+
+def attach(socket: str, name: str) -> int:
+    """Show a tmux session on this terminal until the person leaves it; returns the status."""
+    target = f"={name}"
+    command = f"tmux -S {socket} attach -t ={name}"
+    if os.environ.get("TMUX"):
+        if own_pane()[0] != socket:
+            raise Failure(f"{name}: this is a tmux of another server", hint=f"env -u TMUX {command}")
+        Tmux(socket)("switch-client", "-t", target)
+        return OK
+    if not (os.isatty(0) and os.isatty(1)):
+        tell(f"{name}: running, not shown: there is no terminal here ({command})")
+        return OK
+    term = choose_term(os.environ.get("TERM", ""))
+    if not term:
+        raise Failure(f"{name}: running, not shown: no usable terminal type", hint=command)
+    argv = ["tmux", "-u", "-S", socket, "attach-session", "-t", target]
+    pid = os.posix_spawnp(argv[0], argv, {**os.environ, "TERM": term})
+    while True:
+        try:
+            return shell_status(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        except KeyboardInterrupt:
+            continue  # the terminal's; tmux decides what it means
+
+
+def shown_name(spec: Spec, world: World) -> tuple[str, str]:
+    """Return the socket and live name under which a session can be attached, "" when not live."""
+    run_ = world.facts.get(spec.name, Facts()).run
+    mine = [p for p in world.panes if run_ is not None and p.pid == run_.pid and not p.dead]
+    mine += [p for p in world.panes if p.session == spec.name and not p.dead]
+    if not mine:
+        return "", ""
+    names = [p.session for p in mine]
+    return mine[0].socket, spec.name if spec.name in names else names[0]
+
+
+def reserve(start_: Start, directory: str, wished: str, world: World) -> Spec:
+    """Register a session for a folder under a name that is nobody else's."""
+    paths = start_.paths
+    chosen: list[Spec] = []
+
+    def act() -> None:
+        opened, _ = read_registry(paths)
+        rows = physical((*start_.specs, *world.retired, *opened))
+        names = {spec.name for spec in rows}
+        owners = {p.session: "" for p in world.panes if p.session not in names}
+        owners.update({spec.name: spec.directory for spec in rows})
+        if wished and owners.get(wished, directory) != directory:
+            raise Failure(f"open: the name {wished!r} is taken", hint=f"{PROG} list")
+        name = wished or plan_name(directory, os.path.realpath(paths.home), user_name(), owners)
+        chosen.append(Spec(name, directory, args=start_.config.open_args))
+        register(paths, chosen[0])
+
+    with_lock(paths, act)
+    return chosen[0]
+
+
+def trust_opened(paths: Paths, config: Config, directory: str) -> None:
+    """Answer the trust question for the folder a person opens a session in, and say so."""
+    if not config.trust_open:
+        return
+    if os.stat(directory).st_uid != os.getuid():
+        tell(f"{directory} belongs to another user: it is not trusted for you", 4)
+        return
+    try:
+        if trust_folder(paths, directory):
+            below = " and every folder below it" if directory == os.path.realpath(paths.home) else ""
+            tell(f"Claude now trusts {directory}{below} (trust.open: false turns this off)")
+    except Failure as e:
+        tell(f"{directory} is not trusted beforehand: {e}", 4)
+
+
+def plan_resume(decision: Decision, world: World, wished: str, retired: bool, back: bool) -> Decision:
+    """Return the decision of `open`: which conversation, or why none.
+
+    An ended session gets a new one unless `back` asks for the old; `wished` names one.
+    """
+    if decision.verdict in (LIVE, BLOCKED):
+        return decision
+    if wished:
+        pid, where = choose_holder(wished, decision.spec.name, world)
+        if pid:
+            return decision._replace(verdict=HELD, why=f"pid {pid} writes this conversation ({where})")
+        return Decision(decision.spec, LAUNCH, wished)
+    if retired and not back and decision.verdict in (LAUNCH, HELD, RETIRED):
+        return Decision(decision.spec, LAUNCH, "", "a new conversation")
+    return decision
+
+
+def choose_opened(start_: Start, world: World, name: str, new: bool) -> tuple[Start, Spec, bool]:
+    """Return the session that `open` means, its row registered and its end revoked."""
+    directory = os.path.realpath(os.getcwd())
+    rows = {spec.name: spec for spec in (*world.retired, *world.specs)}
+    if name and not new and name not in rows:
+        raise Failure(f"open: no session {name!r}", hint=f"{PROG} open --new {name}")
+    if name and classify_name(name):
+        raise Failure(f"open: {classify_name(name)}")
+    if new and name in rows:
+        raise Failure(f"open: the name {name!r} is taken", hint=f"{PROG} open {name}")
+    spec = rows.get(name) if name else plan_open(directory, world)
+    if new and not name:
+        taken = {n: "" for n in (*rows, *(p.session for p in world.panes))}
+        name = plan_name(directory, os.path.realpath(start_.paths.home), user_name(), taken)
+    retired = False
+    if new or spec is None:
+        spec = reserve(start_, directory, name, world)
+    elif os.path.exists(start_.paths.of(spec.name, "retired")):
+        start_, retired = revive(start_, [spec.name]), True
+    others = [s for s in start_.specs if s.name != spec.name]
+    return start_._replace(specs=(*others, spec)), spec, retired
+
+
+def cmd_open(name: str = "", resume: str | None = None, new: bool = False) -> int:
+    """Start or re-attach the session of this folder; a crashed one is resumed."""
+    start_ = begin()
+    paths, config = start_.paths, start_.config
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise Failure("open: this folder was removed", hint="cd ..") from None
+    if resume and not is_session_id(resume):
+        raise Failure(f"open: not a conversation id: {resume!r}", status=USAGE)
+    if resume:
+        found, why = read_transcripts(paths.claude, [resume])
+        if not found.get(resume):
+            raise Failure(f"open: {why or f'no conversation {resume} on disk'}")
+    binary, news = find_claude(paths, config)
+    start_, spec, retired = choose_opened(start_, take_world(start_), name, new)
+    world = take_world(start_, records=True, insist=(spec.name,))
+    decision = next(d for d in plan(world) if d.spec.name == spec.name)
+    decision = plan_resume(decision, world, resume or "", retired, resume == "")
+    if decision.verdict not in (LIVE, BLOCKED, LAUNCH):
+        raise Failure(f"{spec.name}: {decision.verdict}: {decision.why}", hint=decision.hint)
+    if decision.verdict == LAUNCH:
+        for line in filter(None, (news, decision.why if retired or spec.pin else "")):
+            tell(line)
+        trust_opened(paths, config, spec.directory)
+        socket = read_sockets(config, world.facts)[0]
+        jobs = {spec.name: session_job(paths, config, spec, decision.resume, binary)}
+        launched, complaint, warning = launch(paths, config, [decision], jobs, socket)
+        for line in filter(None, (complaint, warning)):
+            tell(line, 4)
+        return show_opened(start_, decision, socket, bool(launched))
+    socket, shown = shown_name(spec, world)
+    if not shown:
+        raise Failure(f"{spec.name}: {decision.why}", hint=f"{PROG} list")
+    return attach(socket, shown)
+
+
+def show_opened(start_: Start, decision: Decision, socket: str, launched: bool) -> int:
+    """Attach the terminal to a session just launched, or without one see it come up."""
+    name, paths = decision.spec.name, start_.paths
+    if not (os.isatty(0) and os.isatty(1)):
+        until = time.monotonic() + start_.config.verify
+        outcome = watch(paths, {name: decision}, socket, until).get(name)
+        if outcome is None:
+            raise Failure(f"{name}: not up after {start_.config.verify:g} s", hint=f"{PROG} attach {name}")
+        if not outcome.ok:
+            raise Failure(f"{name}: {outcome.decision.verdict}: {outcome.why}", hint=outcome.decision.hint)
+        tell(f"{name}: {outcome.why}")
+    panes, blind = read_panes((socket,))
+    if not any(p.session == name for p in panes):
+        hint = f"{PROG} logs {name}"
+        raise Failure(f"{name}: {blind or describe_end(paths, name)}", hint=hint)
+    return attach(socket, name)
+
+
+def cmd_attach(name: str = "") -> int:
+    """Show a live session on this terminal; without a name the only one, or a choice."""
+    start_ = begin(quiet=True)
+    world = take_world(start_)
+    live = {d.spec.name: d.spec for d in plan(world) if d.verdict in (LIVE, BLOCKED)}
+    if not name:
+        name = ask_name(sorted(live))
+    if name not in live:
+        raise Failure(f"no live session {name!r}", hint=f"{PROG} list")
+    socket, shown = shown_name(live[name], world)
+    if not shown:
+        raise Failure(f"{name}: its terminal is gone", hint=f"{PROG} list")
+    if not (os.isatty(0) and os.isatty(1)) and not os.environ.get("TMUX"):
+        raise Failure(f"{name}: attach needs a terminal", hint=f"tmux -S {socket} capture-pane -p -t ={shown}:")
+    return attach(socket, shown)
+
+
+def ask_name(names: Sequence[str]) -> str:
+    """Return the one name there is, or the one a person picks by its number."""
+    if len(names) == 1:
+        return names[0]
+    if not names:
+        raise Failure("no session is live", hint=f"{PROG} start")
+    if not (os.isatty(0) and os.isatty(2)):
+        raise Failure(f"attach: which one: {', '.join(names)}", hint=f"{PROG} attach NAME", status=USAGE)
+    for at, each in enumerate(names, 1):
+        say(f"{at:3}  {each}")
+    sys.stderr.write("number: ")
+    sys.stderr.flush()
+    answer = sys.stdin.readline().strip()
+    if not answer.isascii() or not answer.isdigit() or not 1 <= int(answer) <= len(names):
+        raise Failure("attach: no such number")
+    return names[int(answer) - 1]
+
+
+# ---- Consent --------------------------------------------------------------
+
+CONSENTS = ("Yes, I trust this folder", "Yes, I accept")  # the options' texts, 2.1.332
+CURSOR = "❯"
+
+
+def choose_key(text: str) -> str:
+    """Return the key that brings a dialog's cursor onto its consent, Enter when it is there.
+
+    "" when the screen offers no consent.  Lists wrap, so one direction is enough.
+    """
+    lines = [squeeze(line) for line in text.splitlines()]
+    wanted = [at for at, line in enumerate(lines) if any(squeeze(c) in line for c in CONSENTS)]
+    cursor = [at for at, line in enumerate(lines) if line.startswith(CURSOR)]
+    if not wanted or not cursor:
+        return ""
+    if cursor[-1] == wanted[-1]:
+        return "Enter"
+    return "Down" if cursor[-1] < wanted[-1] else "Up"
+
+
+def give_consent(tmux: Tmux, pane: str, until: float) -> list[str]:
+    """Answer each consent prompt of a pane in turn; return what was answered.
+
+    A key is sent only while a recognised prompt is on the screen, and looked at again.
+    Raises Failure when a prompt stays.
+    """
+    answered: list[str] = []
+    quiet = 0
+    pause = 0.05
+    before = ""
+    while time.monotonic() < until:
+        text = tmux.screens([pane]).get(pane, "")
+        screen = classify_screen(text)
+        if screen is None or not screen.consent:
+            quiet += 1
+            if quiet > 12 and answered:  # a second prompt may follow the first
+                return answered
+        elif text != before:
+            quiet, before = 0, text
+            key = choose_key(text)
+            if key:
+                tmux("send-keys", "-t", pane, key)
+            if key == "Enter":
+                answered.append(screen.label)
+                before = ""
+                pause = 0.3
+        time.sleep(pause)  # a program's screen; nothing announces that it was drawn
+    if not answered:
+        raise Failure("no consent prompt was on the screen")
+    return answered
+
+
+def cmd_trust(name: str) -> int:
+    """Give the consent that a session's prompts ask for, and let the unit succeed again."""
+    start_ = begin(quiet=True)
+    paths = start_.paths
+    world = take_world(start_)
+    decision = next((d for d in plan(world) if d.spec.name == name), None)
+    if decision is None:
+        raise Failure(f"no session {name!r}", hint=f"{PROG} list")
+    changed = trust_folder(paths, decision.spec.directory)
+    tell(f"{name}: {decision.spec.directory} {'is now' if changed else 'was already'} trusted")
+    screen = next((world.screens[p.key] for p in world.panes
+                   if p.pane_id == decision.pane and p.key in world.screens), None)
+    if decision.verdict == BLOCKED and screen is not None and not screen.consent:
+        raise Failure(f"{name}: {screen.label} is not ours to answer", hint=f"{PROG} attach {name}")
+    if decision.verdict == BLOCKED:
+        pane = next(p for p in world.panes if p.pane_id == decision.pane)
+        for label in give_consent(Tmux(pane.socket), pane.pane_id, time.monotonic() + 30):
+            tell(f"{name}: answered {label}")
+    after = next(d for d in plan(take_world(start_)) if d.spec.name == name)
+    if after.verdict == BLOCKED:
+        raise Failure(f"{name}: still held: {after.why}", hint=f"{PROG} attach {name}")
+    rerun_unit()
+    return OK
+
+
+def rerun_unit() -> None:
+    """Let the unit run again, so that it returns to success; say when that was not possible."""
+    try:
+        run(["systemctl", "--user", "start", "--no-block", UNIT])
+    except Failure as e:
+        tell(f"the unit was not run again: {e}", 4)
+
+
+# ---- Installation ---------------------------------------------------------
+
+# What a unit's environment lacks and a session needs; never a key or a token.
+KEPT_NAMES = frozenset(
+    """PATH XDG_STATE_HOME XDG_CONFIG_HOME CLAUDE_CONFIG_DIR TMUX_TMPDIR LANG LANGUAGE TZ
+    SSL_CERT_FILE SSL_CERT_DIR NODE_EXTRA_CA_CERTS ANTHROPIC_BASE_URL http_proxy https_proxy
+    no_proxy all_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY ALL_PROXY AGENT_SESSIONS_DIR""".split()
+)
+KEPT_PREFIXES = ("LC_", "CLAUDE_CODE_USE_")
+SHELL_FUNCTION = f"""{BEGIN} (put here by `{PROG} install`)
+unalias claude 2>/dev/null || :
+function claude {{
+  if [ "$#" -eq 0 ] && [ -t 0 ] && [ -t 1 ] && [ -z "${{TMUX-}}" ] &&
+    [ -x "$HOME/.local/bin/{PROG}" ]; then
+    "$HOME/.local/bin/{PROG}" open
+  else
+    AGENT_LEDGER_HUMAN=1 command claude "$@"
+  fi
+}}
+{END}
+"""
+
+
+def choose_kept(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that the unit is to know; a proxy address with a password is not."""
+    return {
+        key: value
+        for key, value in sorted(environ.items())
+        if (key in KEPT_NAMES or key.startswith(KEPT_PREFIXES))
+        and value.isprintable()
+        and not (("://" in value) and "@" in value.partition("://")[2].partition("/")[0])
+    }
+
+
+def format_dropin(env: Mapping[str, str]) -> str:
+    """Return the unit's drop-in.  Quoting and %% as in systemd.syntax(7), systemd.unit(5)."""
+    lines = []
+    for key, value in env.items():
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+        lines.append(f'Environment="{key}={escaped}"\n')
+    return "[Service]\n" + "".join(lines)
+
+
+def set_block(text: str, block: str) -> str:
+    """Return an rc file with our block put in, replaced, or taken out ("" as block).
+
+    Raises Failure when our marks in it do not pair.
+    """
+    lines = text.splitlines(keepends=True)
+    marks = [(at, line.startswith(BEGIN)) for at, line in enumerate(lines)
+             if line.startswith((BEGIN, END))]
+    if [is_begin for _, is_begin in marks] not in ([], [True, False]):
+        raise Failure(f"our marks ({BEGIN}) do not pair; nothing was changed")
+    if marks:
+        (first, _), (last, _) = marks
+        return "".join(lines[:first]) + block + "".join(lines[last + 1 :])
+    if not block:
+        return text
+    return text + ("" if not text or text.endswith("\n") else "\n") + block
+
+
+def unit_folder(paths: Paths) -> str:
+    """Return the folder of the user's own units."""
+    return f"{os.path.dirname(paths.config)}/systemd/user"
+
+
+def put(path: str, text: str, mode: int, done: list[str]) -> None:
+    """Write an installed file where it differs, and note which it was.  Raises Failure."""
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        try:
+            same = read_file(path) == text
+        except FileNotFoundError:
+            same = False
+        if not same:
+            write_atomic(path, text, mode, keep_mode=True)
+            done.append(path)
+    except OSError as e:
+        raise Failure(f"{path}: {e.strerror}") from None
+
+
+def install_files(paths: Paths, done: list[str]) -> None:
+    """Copy the programs and units of a checkout, and make the door they are imported through."""
+    source = os.path.dirname(os.path.realpath(__file__))
+    library = f"{paths.home}/.local/lib/{PROG}"
+    os.makedirs(library, exist_ok=True)
+    for module, program in (("persistent_sessions.py", PROG), ("task_adopt.py", "task-adopt")):
+        target = f"{paths.home}/.local/bin/{program}"
+        if os.path.isfile(f"{source}/units/{UNIT}") and os.path.isfile(f"{source}/{module}"):
+            put(target, read_file(f"{source}/{module}"), 0o755, done)
+        link = f"{library}/{module}"
+        if os.path.isfile(target) and not os.path.islink(link):
+            os.symlink(f"../../bin/{program}", link)
+            done.append(link)
+    for unit in (UNIT, TIMER):
+        if os.path.isfile(f"{source}/units/{unit}"):
+            put(f"{unit_folder(paths)}/{unit}", read_file(f"{source}/units/{unit}"), 0o644, done)
+    code = "import sys,py_compile;[py_compile.compile(f, quiet=1) for f in sys.argv[1:]]"
+    modules = [f"{library}/{m}" for m in ("persistent_sessions.py", "task_adopt.py")]
+    run([python(), "-IS", "-c", code, *filter(os.path.exists, modules)], check=False)
+
+
+def install_environment(paths: Paths, config: Config, done: list[str]) -> None:
+    """Record in the unit's drop-in what it cannot know: PATH, claude, tmux socket, folders."""
+    env = choose_kept(os.environ)
+    try:
+        env["PS_CLAUDE"] = find_claude(paths, config)[0]
+    except Failure as e:
+        tell(f"{e}; `{PROG} demo` shows the program without one", 4)
+    put(f"{unit_folder(paths)}/{UNIT}.d/environment.conf", format_dropin(env), 0o600, done)
+
+
+def rc_files(paths: Paths) -> list[str]:
+    """Return the shells' rc files that get the claude function."""
+    zsh = f"{os.environ.get('ZDOTDIR') or paths.home}/.zshrc"
+    wanted = os.path.exists(zsh) or os.path.basename(os.environ.get("SHELL", "")) == "zsh"
+    return [f"{paths.home}/.bashrc", *([zsh] if wanted else [])]
+
+
+def edit_rc(path: str, block: str, done: list[str]) -> None:
+    """Put our block into an rc file, or take it out.  Raises Failure with the file unchanged."""
+    try:
+        text = read_file(path, 1 << 24)
+    except FileNotFoundError:
+        if not block:
+            return
+        text = ""
+    except OSError as e:
+        raise Failure(f"{path}: {e.strerror}") from None
+    try:
+        put(path, set_block(text, block), 0o644, done)
+    except Failure as e:
+        raise Failure(f"{path}: {e}") from None
+
+
+def migrate_ids(start_: Start, world: World) -> None:
+    """Move .id files that name no session to the attic: an id is never deleted by us."""
+    paths = start_.paths
+    kinds = {n[:-3] for n in os.listdir(paths.state) if n.endswith(".id") and not n.startswith(".")}
+    known = {s.name for s in (*world.specs, *world.retired)} | {p.session for p in world.panes}
+    retired = {n[:-8] for n in os.listdir(paths.state) if n.endswith(".retired")}
+    for name in stale_ids(kinds, known | retired):
+        os.makedirs(f"{paths.state}/attic", mode=0o700, exist_ok=True)
+        os.rename(paths.of(name, "id"), f"{paths.state}/attic/{name}.{int(time.time())}.id")
+        tell(f"{name}.id names no session; moved to the attic")
+
+
+def enable_units() -> None:
+    """Have the user manager load and start our timer, and the unit at boot.  Raises Failure."""
+    run(["systemctl", "--user", "daemon-reload"])
+    run(["systemctl", "--user", "--quiet", "enable", UNIT, TIMER])
+    run(["systemctl", "--user", "start", TIMER])
+
+
+def enable_linger() -> None:
+    """See that the user's manager starts at boot without a login.  Raises Failure."""
+    user = user_name()
+    if os.path.exists(f"/var/lib/systemd/linger/{user}"):
+        return
+    done = run(["loginctl", "enable-linger", user], check=False)
+    if done.status or not os.path.exists(f"/var/lib/systemd/linger/{user}"):
+        why = " ".join(done.stderr.split()) or "it stays off"
+        raise Failure(f"linger: {why}", hint=f"sudo loginctl enable-linger {user}")
+
+
+def adopt_tool(paths: Paths, verb: str) -> None:
+    """Have task-adopt put its hook into Claude's settings, or take it out.  Raises Failure."""
+    program = f"{paths.home}/.local/bin/task-adopt"
+    if os.path.exists(program):
+        run([python(), "-IS", program, verb])
+
+
+def attempt(step: str, act: Callable[[], object], failed: list[str]) -> None:
+    """Do one step of the installation; a failure is named and does not stop the others."""
+    try:
+        act()
+    except Failure as e:
+        failed.append(step)
+        report(Failure(f"install: {step}: {e}", hint=e.hint))
+    except OSError as e:
+        failed.append(step)
+        report(Failure(f"install: {step}: {e.filename or ''}: {e.strerror}"))
+
+
+def trust_set(start_: Start, done: list[str]) -> None:
+    """Trust every folder of the restore set that exists.  Raises Failure for the first it could not."""
+    home = os.path.realpath(start_.paths.home)
+    for spec in start_.specs:
+        if os.path.isdir(spec.directory) and trust_folder(start_.paths, spec.directory):
+            done.append(f"trust of {spec.directory}")
+            if spec.directory == home:
+                tell("trusting the home directory also covers every folder below it", 4)
+
+
+def cmd_install() -> int:
+    """Set everything up: files, units with their environment, shell function, trust, linger."""
+    start_ = begin()
+    paths = start_.paths
+    done: list[str] = []
+    failed: list[str] = []
+    attempt("files", lambda: install_files(paths, done), failed)
+    attempt("environment", lambda: install_environment(paths, start_.config, done), failed)
+    for rc in rc_files(paths):
+        attempt("shell function", lambda rc=rc: edit_rc(rc, SHELL_FUNCTION, done), failed)  # type: ignore[misc]
+    attempt("trust", lambda: trust_set(start_, done), failed)
+
+    def migrate() -> None:
+        world = take_world(start_, records=True)
+        with_lock(paths, lambda: (tidy(start_, world), migrate_ids(start_, world)))
+
+    attempt("migration", migrate, failed)
+    attempt("task hook", lambda: adopt_tool(paths, "install"), failed)
+    attempt("units", enable_units, failed)
+    attempt("linger", enable_linger, failed)
+    for path in done:
+        tell(f"installed {path}")
+    if not done:
+        tell("everything is installed already; nothing changed")
+    if failed:
+        tell(f"not done: {', '.join(failed)}; without them sessions do not come back at boot", 4)
+    return TROUBLE if failed or not start_.sound else OK
+
+
+def cmd_uninstall() -> int:
+    """Remove what install wrote; state, conversations and running sessions stay."""
+    paths = Paths.from_env(os.environ)
+    failed: list[str] = []
+    done: list[str] = []
+    if os.path.exists(f"{unit_folder(paths)}/{UNIT}"):
+        attempt("units", lambda: run(["systemctl", "--user", "--quiet", "disable", "--now", TIMER]), failed)
+        attempt("units", lambda: run(["systemctl", "--user", "--quiet", "disable", UNIT]), failed)
+    for rc in (f"{paths.home}/.bashrc", f"{os.environ.get('ZDOTDIR') or paths.home}/.zshrc"):
+        attempt("shell function", lambda rc=rc: edit_rc(rc, "", done), failed)  # type: ignore[misc]
+    attempt("task hook", lambda: adopt_tool(paths, "uninstall"), failed)
+    units, library = unit_folder(paths), f"{paths.home}/.local/lib/{PROG}"
+    gone = [f"{units}/{UNIT}.d/environment.conf", f"{units}/{UNIT}", f"{units}/{TIMER}"]
+    gone += [f"{library}/persistent_sessions.py", f"{library}/task_adopt.py"]
+    gone += [f"{paths.home}/.local/bin/{PROG}", f"{paths.home}/.local/bin/task-adopt"]
+    cache = f"{library}/__pycache__"
+    gone += [f"{cache}/{n}" for n in (os.listdir(cache) if os.path.isdir(cache) else [])]
+    for path in gone:
+        if os.path.lexists(path):
+            attempt("files", lambda path=path: remove(path), failed)  # type: ignore[misc]
+            tell(f"removed {path}")
+    for folder in (f"{units}/{UNIT}.d", cache, library):
+        if os.path.isdir(folder) and not os.listdir(folder):
+            os.rmdir(folder)
+    tell(f"kept: {paths.state}, {paths.config} and every conversation")
+    return TROUBLE if failed else OK
+
+
+# ---- Demo -----------------------------------------------------------------
+
+
+def fire(settings: str, event: str, payload: Mapping[str, object]) -> None:
+    """Run the hooks of a settings file as the agent would; part of the demo's agent."""
+    import json
+
+    hooks = json.loads(read_file(settings))["hooks"].get(event, [])
+    text = json.dumps({**payload, "hook_event_name": event})
+    for entry in hooks:
+        for hook in entry["hooks"]:
+            env = {**os.environ, "CLAUDE_PID": str(os.getpid())}
+            run(["sh", "-c", hook["command"]], check=False, input=text, env=env)
+
+
+def cmd_agent(argv: Sequence[str]) -> int:
+    """Play a claude for `demo`: a conversation on disk, the two hooks, /exit; nothing else."""
+    import json
+
+    home = claude_home(os.environ)
+    settings = argv[argv.index("--settings") + 1]
+    resumed = argv[argv.index("--resume") + 1] if "--resume" in argv else ""
+    raw = os.urandom(16).hex()
+    fresh = "-".join((raw[:8], raw[8:12], "4" + raw[13:16], "8" + raw[17:20], raw[20:]))
+    me, session = os.getpid(), resumed or fresh
+    os.makedirs(f"{home}/sessions", exist_ok=True)
+    os.makedirs(f"{home}/projects/demo", exist_ok=True)
+    transcript = f"{home}/projects/demo/{session}.jsonl"
+    record = f"{home}/sessions/{me}.json"
+    known = {"sessionId": session, "pid": me, "procStart": process_start(me), "cwd": os.getcwd()}
+    with open(record, "w", encoding="utf-8") as f:
+        json.dump({**known, "kind": "interactive", "entrypoint": "cli"}, f)
+    base = {"session_id": session, "cwd": os.getcwd(), "transcript_path": transcript}
+    fire(settings, "SessionStart", {**base, "source": "resume" if resumed else "startup"})
+    print(f"demo agent: {'resumed' if resumed else 'new'} conversation {session}", flush=True)
+    for line in sys.stdin:
+        if line.strip() == "/exit":
+            break
+        with open(transcript, "a", encoding="utf-8") as f:
+            f.write(json.dumps({"type": "user", "message": {"content": line.strip()}, **known}) + "\n")
+        with open(transcript, encoding="utf-8") as f:
+            print(f"I know {sum(1 for _ in f)} thing(s) now", flush=True)
+    os.unlink(record)
+    fire(settings, "SessionEnd", {**base, "reason": "prompt_input_exit"})
+    return OK
+
+
+class Stage(NamedTuple):
+    """The private world that the demo plays in."""
+
+    folder: str
+    env: Mapping[str, str]
+
+    def program(self, *args: str, folder: str = "") -> Done:
+        """Run this program in the demo's world, in one of its folders."""
+        code = "import os,sys;os.chdir(sys.argv[1]);os.execv(sys.argv[2],sys.argv[2:])"
+        inner = [sys.executable, "-IS", os.path.abspath(__file__), *args]
+        argv = [sys.executable, "-IS", "-c", code, folder or self.folder, *inner]
+        done = run(argv, env=self.env, check=False)
+        if done.status not in (OK, TROUBLE) or "Traceback" in done.stderr:
+            raise ToolError(f"demo: {' '.join(args)}", done.status, done.stderr)
+        return done
+
+    def show(self, *args: str) -> Done:
+        """Run a command and print it with what it says, indented."""
+        done = self.program(*args)
+        print(f"$ {PROG} {' '.join(args)}")
+        for line in (done.stdout + done.stderr).splitlines():
+            print(f"    {line.replace(self.folder, '~')}")
+        return done
+
+    def states(self) -> dict[str, tuple[str, str, int]]:
+        """Return each session's state, conversation and pid, as list --json has them."""
+        rows = parse_object(self.program("list", "--json").stdout)["sessions"]
+        assert isinstance(rows, list)
+        return {r["name"]: (r["state"], r["id"] or "", r["pid"] or 0) for r in rows}
+
+
+def expect(what: str, good: bool) -> None:
+    """Print a promise that held.  Raises Failure when it did not."""
+    if not good:
+        raise Failure(f"demo: the promise does not hold: {what}", hint=f"{PROG} doctor")
+    print(f"  ok: {what}")
+
+
+def wait_until(what: str, good: Callable[[], bool], limit: float = 8.0) -> None:
+    """Wait for the demo's processes to get somewhere.  Raises Failure when they do not."""
+    deadline = time.monotonic() + limit
+    while not good():
+        if time.monotonic() > deadline:
+            raise Failure(f"demo: {what} did not happen within {limit:g} s")
+        time.sleep(0.03)
+
+
+def make_stage(folder: str) -> Stage:
+    """Build the demo's home, its agent and its environment below a new folder."""
+    import json
+    import shlex
+
+    names = ("home", "run", "tmux", "home/alpha", "home/beta", "home/gamma", "home/.config")
+    for name in (*names, f"home/.config/{PROG}"):
+        os.mkdir(f"{folder}/{name}", 0o700)
+    agent = f"{folder}/home/claude"
+    line = shlex.join([sys.executable, "-IS", os.path.abspath(__file__), "_agent"])
+    write_atomic(agent, f'#!/bin/sh\nexec {line} "$@"\n', 0o700)
+    config = {"claude": {"path": agent}, "network": {"wait_s": 0}}
+    write_atomic(f"{folder}/home/.config/{PROG}/config.json", json.dumps(config))
+    env = {"HOME": f"{folder}/home", "PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
+    env.update(TMUX_TMPDIR=f"{folder}/tmux", XDG_RUNTIME_DIR=f"{folder}/run", TERM="xterm")
+    return Stage(folder, env)
+
+
+def play(stage: Stage, tmux: Tmux) -> None:
+    """Tell the whole story once; every step is checked."""
+    home = f"{stage.folder}/home"
+    print("\n1. Three sessions, each opened by `claude` in a folder of its own.")
+    for name in ("alpha", "beta", "gamma"):
+        stage.program("open", folder=f"{home}/{name}")
+        tmux("send-keys", "-t", f"={name}:", f"remember {name}", "Enter")
+        shown = f"={name}:"
+        wait_until(f"the agent's answer in {name}", lambda shown=shown: "I know 1" in tmux(  # type: ignore[misc]
+            "capture-pane", "-p", "-t", shown).stdout)
+    stage.show("list")
+    first = stage.states()
+    expect("all three are live", all(state == LIVE for state, _, _ in first.values()) and len(first) == 3)
+    print("\n2. One is killed (kill -9), one is ended at its prompt (/exit).")
+    run_ = parse_supervisor(read_file(f"{home}/.local/state/{PROG}/alpha.run"))
+    assert run_ is not None
+    os.kill(run_.claude, signal.SIGKILL)
+    tmux("send-keys", "-t", "=beta:", "/exit", "Enter")
+    wait_until("the end of both", lambda: LIVE not in {stage.states()[n][0] for n in ("alpha", "beta")})
+    stage.show("list")
+    stage.show("start")
+    second = stage.states()
+    expect("the killed one is back in its conversation", second["alpha"][:2] == (LIVE, first["alpha"][1]))
+    expect("the ended one stays ended", second["beta"][0] == RETIRED)
+    expect("the third was left alone", second["gamma"] == first["gamma"])
+    print("\n3. The whole tmux server goes: tmux kill-server.")
+    tmux("kill-server")
+    wait_until("the end of all", lambda: LIVE not in {s for s, _, _ in stage.states().values()})
+    stage.show("list")
+    stage.show("start")
+    third = stage.states()
+    for name in ("alpha", "gamma"):
+        expect(f"{name} is back in its conversation", third[name][:2] == (LIVE, first[name][1]))
+    expect("beta stays ended", third["beta"][0] == RETIRED)
+
+
+def processes_of(folder: str) -> set[int]:
+    """Return the supervisors that the demo's .run files name."""
+    state = f"{folder}/home/.local/state/{PROG}"
+    names = os.listdir(state) if os.path.isdir(state) else []
+    runs = (parse_supervisor(read_file(f"{state}/{n}")) for n in names if n.endswith(".run"))
+    return {run_.pid for run_ in runs if run_ is not None and run_.pid != os.getpid()}
+
+
+def cmd_demo() -> int:
+    """Play the whole story in a private home and tmux with a stand-in agent, and clean up."""
+    import shutil
+    import tempfile
+
+    folder = tempfile.mkdtemp(prefix="ps-demo.", dir="/tmp")
+    tmux = Tmux(f"{folder}/tmux/tmux-{os.getuid()}/default")
+    print("A private home, tmux server and state; the agent is a stand-in; nothing of yours is touched.")
+    try:
+        play(make_stage(folder), tmux)
+        print("\nEvery promise held.")
+    finally:
+        tmux("kill-server", check=False)
+        for each in list(processes_of(folder)):  # they still write while they end
+            wait_for_process(each, 5.0)
+        shutil.rmtree(folder, ignore_errors=True)
+    return OK
+
+
+# ---- Command line ---------------------------------------------------------
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of everything that is not started often."""
+    import argparse
+
+    class Parser(argparse.ArgumentParser):
+        def error(self, message: str) -> NoReturn:
+            self.exit(USAGE, f"{PROG}: {message}\n{PROG}: hint: {self.prog} --help\n")
+
+    parser = Parser(prog=PROG, allow_abbrev=False, description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--version", action="version", version=f"{PROG} {VERSION}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    def command(name: str, words: str, act: Callable[[argparse.Namespace], int]) -> Parser:
+        sub = commands.add_parser(name, help=words, description=words, allow_abbrev=False)
+        sub.set_defaults(act=act)
+        return sub
+
+    opened = command("open", "start or re-attach the session of this folder",
+                     lambda a: cmd_open(a.name or "", a.resume, a.new))
+    opened.add_argument("name", nargs="?", help="a session of the restore set, or with --new its name")
+    opened.add_argument("--resume", nargs="?", const="", metavar="ID", help="the old conversation, or this one")
+    opened.add_argument("--new", action="store_true", help="a second session in the same folder")
+    started = command("start", "bring back every session that is not there",
+                      lambda a: cmd_start(a.names, a.dry_run))
+    started.add_argument("names", nargs="*", metavar="NAME", help="only these, at once, ended ones too")
+    started.add_argument("--dry-run", action="store_true", help="print the plan and change nothing")
+    listed = command("list", "show the sessions and their state", lambda a: cmd_list(a.json))
+    listed.add_argument("--json", action="store_true", help="for programs")
+    attached = command("attach", "show a live session on this terminal", lambda a: cmd_attach(a.name or ""))
+    attached.add_argument("name", nargs="?")
+    command("retire", "mark a session as ended on purpose", lambda a: cmd_retire(a.name)).add_argument("name")
+    command("trust", "answer the consent prompts of a session", lambda a: cmd_trust(a.name)).add_argument("name")
+    command("manifest", "print the manifest as the unit reads it", lambda a: cmd_manifest())
+    command("install", "set up units, shell function, trust", lambda a: cmd_install())
+    command("uninstall", "remove what install wrote; keep state and conversations", lambda a: cmd_uninstall())
+    command("demo", "see it work in a private world, in seconds", lambda a: cmd_demo())
+    command("run", "supervise one session in this pane (what a pane runs)", lambda a: OK)
+    command("hook", "serve Claude's SessionStart and SessionEnd hooks", lambda a: OK)
+    return parser
+
+
+def close_strays() -> None:
+    """Keep descriptors of our caller's out of what we start: a server would hold its pipes open."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2:
+            try:
+                os.set_inheritable(int(name), False)
+            except OSError:
+                continue  # the listing's own
+
+
+def dispatch(argv: Sequence[str]) -> int:
+    """Run the command that `argv` names; those that are started often skip the parser."""
+    verb, rest = (argv[0], list(argv[1:])) if argv else ("", [])
+    if verb == "hook":
+        return cmd_hook()
+    if verb == "run" and rest[:1] not in ([], ["-h"], ["--help"]):
+        return cmd_run(rest)
+    if verb == "_agent":
+        return cmd_agent(rest)
+    close_strays()
+    if list(argv) == ["start"]:
+        return cmd_start()
+    args = build_parser().parse_args(list(argv))
+    return int(args.act(args))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    try:
+        return dispatch(sys.argv[1:] if argv is None else argv)
+    except Failure as e:
+        report(e)
+        return e.status
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter complains at exit
+        return 128 + signal.SIGPIPE
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+if __name__ == "__main__":
+    sys.exit(main())
