@@ -116,7 +116,9 @@ def private_environment(folder: str) -> dict[str, str]:
         "TERM": "xterm-256color",
         "PATH": f"{home}/.local/bin:/usr/local/bin:/usr/bin:/bin",
         "TMUX_TMPDIR": os.path.join(folder, "t"),
-        "XDG_RUNTIME_DIR": os.path.join(folder, "r"),  # without a bus: no user manager answers
+        # No bus: neither a user manager nor logind (which could change this machine) answers.
+        "XDG_RUNTIME_DIR": os.path.join(folder, "r"),
+        "DBUS_SYSTEM_BUS_ADDRESS": f"unix:path={folder}/no-bus",
     }
 
 

@@ -1,0 +1,205 @@
+"""install.sh in a private home, without a user manager: files and what it says about them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+
+import pytest
+from support import ROOT, SESSIONS
+
+pytestmark = pytest.mark.tmux
+
+INSTALLED = (
+    ".local/bin/persistent-sessions",
+    ".local/bin/task-adopt",
+    ".local/lib/persistent-sessions/persistent_sessions.py",
+    ".local/lib/persistent-sessions/task_adopt.py",
+    ".config/systemd/user/persistent-sessions.service",
+    ".config/systemd/user/persistent-sessions.timer",
+)
+
+
+@pytest.fixture
+def checkout(private):
+    """Return a copy of what install.sh needs of this repository."""
+    folder = private / "clone"
+    folder.mkdir()
+    for name in ("persistent_sessions.py", "task_adopt.py", "install.sh"):
+        shutil.copy(os.path.join(ROOT, name), folder)
+    shutil.copytree(os.path.join(ROOT, "units"), folder / "units")
+    return folder
+
+
+@pytest.fixture
+def install(checkout, home):
+    """Run install.sh of the copy as the user of the private home."""
+
+    def run(*args, env=None, cwd=None):
+        return subprocess.run(
+            [str(checkout / "install.sh"), *args],
+            env={**os.environ, **(env or {})},
+            cwd=cwd or checkout,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            timeout=100,
+            start_new_session=True,
+        )
+
+    return run
+
+
+def tree(folder):
+    """Return each file below `folder` with what would show that it was touched."""
+    found = {}
+    for path, _, names in os.walk(folder):
+        for name in names:
+            full = os.path.join(path, name)
+            seen = os.lstat(full)
+            found[os.path.relpath(full, folder)] = (seen.st_ino, seen.st_mtime_ns, seen.st_mode)
+    return found
+
+
+def test_everything_is_put_in_its_place(install, home):
+    said = install().stdout
+    for name in INSTALLED:
+        assert (home / name).exists() and f"install.sh: installed {home / name}\n" in said
+    assert (home / INSTALLED[0]).stat().st_mode & 0o777 == 0o755
+
+
+def test_the_importable_names_lead_to_the_installed_copies(install, home):
+    install()
+    door, program = (str(home / INSTALLED[n]) for n in (2, 0))
+    assert os.path.islink(door) and os.path.samefile(door, program)
+    assert any(n.startswith("persistent_sessions.") for n in os.listdir(f"{os.path.dirname(door)}/__pycache__"))
+
+
+def test_a_second_run_touches_nothing_and_says_so(install, home):
+    install()
+    before = tree(home)
+    again = install()
+    changed = {n for n, seen in tree(home).items() if before.get(n) != seen}
+    assert [n for n in changed if not n.startswith(".local/state/") and "__pycache__" not in n] == []
+    assert again.stdout.count("install.sh: unchanged") == len(INSTALLED)
+    assert "install.sh: installed" not in again.stdout
+
+
+def test_an_upgrade_replaces_the_file_and_leaves_the_old_one_to_its_reader(install, home, checkout):
+    install()
+    with open(home / INSTALLED[0], encoding="utf-8") as running:
+        (checkout / "persistent_sessions.py").write_text(old := running.read() + "# newer\n")
+        said = install().stdout
+        running.seek(0)
+        assert running.read() + "# newer\n" == old
+    assert (home / INSTALLED[0]).read_text() == old
+    assert said.count("install.sh: installed") == 1
+
+
+def test_a_wrong_mode_is_mended(install, home):
+    install()
+    (home / INSTALLED[0]).chmod(0o600)
+    assert f"install.sh: installed {home / INSTALLED[0]}\n" in install().stdout
+    assert os.access(home / INSTALLED[0], os.X_OK)
+
+
+def test_a_link_in_the_home_stays_a_link(install, home):
+    kept = home / "dotfiles" / "service"
+    kept.parent.mkdir()
+    kept.write_text("old")
+    (home / ".config/systemd/user").mkdir(parents=True)
+    (home / INSTALLED[4]).symlink_to(kept)
+    install()
+    assert (home / INSTALLED[4]).is_symlink() and "ExecStart" in kept.read_text()
+
+
+def test_units_follow_xdg_config_home(install, home):
+    install(env={"XDG_CONFIG_HOME": str(home / "elsewhere")})
+    assert (home / "elsewhere/systemd/user/persistent-sessions.timer").exists()
+    assert not (home / ".config").exists()
+
+
+def test_it_runs_from_any_folder_and_under_a_strict_umask(checkout, home):
+    argv = ["sh", "-c", f"umask 077; cd / && exec {checkout}/install.sh"]
+    subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=100)
+    assert (home / INSTALLED[4]).stat().st_mode & 0o777 == 0o644
+
+
+def test_what_could_not_be_done_shows_in_the_status_and_the_list_comes_all_the_same(install):
+    done = install()  # there is no user manager here
+    assert done.returncode == 1 and "NAME" in done.stdout
+    assert done.stderr.endswith("install.sh: the installation is not complete, see above\n")
+
+
+def test_a_folder_missing_from_path_is_named(install, home):
+    said = install(env={"PATH": "/usr/bin:/bin"}).stderr
+    assert f"{home}/.local/bin is not on PATH in this shell" in said
+    assert "is not on PATH in this shell" not in install().stderr
+
+
+def test_without_a_claude_it_installs_and_points_to_the_demo(install, home):
+    done = install(env={"PATH": f"{home}/.local/bin:/usr/bin:/bin"})
+    assert "claude: not found" in done.stderr and "demo" in done.stderr
+    assert (home / INSTALLED[0]).exists()
+
+
+@pytest.mark.parametrize("args", [["--no-such"], ["--uninstall", "x"]])
+def test_a_wrong_argument_is_refused_before_anything_happens(install, home, args):
+    before = tree(home)
+    done = install(*args)
+    assert done.returncode == 2 and "usage:" in done.stderr and tree(home) == before
+
+
+def test_a_home_of_somebody_else_is_refused(install, private):
+    if os.getuid() != 0:
+        pytest.skip("absent here: root")
+    other = private / "other"
+    other.mkdir()
+    os.chown(other, 12345, 12345)
+    done = install(env={"HOME": str(other)})
+    assert done.returncode == 1 and "another user" in done.stderr and not tree(other)
+
+
+def test_uninstall_takes_away_what_was_written(install, home):
+    before = set(tree(home))
+    install()
+    install("--uninstall")
+    left = set(tree(home)) - before
+    assert not {n for n in left if not n.startswith(".local/state/")} - {".bashrc"}
+
+
+def test_uninstall_keeps_state_settings_and_own_drop_ins(install, home):
+    install()
+    kept = [
+        home / ".local/state/persistent-sessions/work.id",
+        home / ".config/persistent-sessions/config.json",
+        home / ".config/systemd/user/persistent-sessions.service.d/mine.conf",
+        home / ".claude/projects/x/y.jsonl",
+    ]
+    for path in kept:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}")
+    install("--uninstall")
+    assert [path for path in kept if not path.exists()] == []
+
+
+def test_uninstall_works_when_the_installed_copy_is_gone(install, home):
+    install()
+    (home / INSTALLED[0]).unlink()
+    install("--uninstall")
+    assert not [name for name in INSTALLED if os.path.lexists(home / name)]
+    assert "persistent-sessions" not in (home / ".bashrc").read_text()
+
+
+def test_a_checkout_installs_without_the_shell_script(ps, home):
+    ps("install")
+    assert [name for name in INSTALLED if not (home / name).exists()] == []
+    with open(SESSIONS, encoding="utf-8") as f:
+        assert (home / INSTALLED[0]).read_text(encoding="utf-8") == f.read()
+
+
+def test_the_script_changes_nothing_after_the_program_installed_itself(install, ps, home):
+    ps("install")
+    assert "install.sh: installed" not in install().stdout
