@@ -54,9 +54,7 @@ else:
             if len(args) < len(cls._fields):
                 try:
                     rest = cls._fields[len(args) :]
-                    args += tuple(
-                        named.pop(f) if f in named else cls._defaults[f] for f in rest
-                    )
+                    args += tuple(named.pop(f) if f in named else cls._defaults[f] for f in rest)
                 except KeyError as e:
                     raise TypeError(f"{cls.__name__} needs {e}") from None
             if named or len(args) != len(cls._fields):
@@ -110,7 +108,7 @@ PANE_FIELDS = (
     "session_name session_group pane_id pane_pid pane_dead pane_width pane_height "
     f"session_attached session_created {MARK}"
 ).split()
-PANE_FORMAT = "\t".join("#{%s}" % field for field in PANE_FIELDS)
+PANE_FORMAT = "\t".join(f"#{{{field}}}" for field in PANE_FIELDS)
 SAFE_PUNCTUATION = "_-+@,"  # and letters and digits of any script; others change in tmux
 BAD_FIRST = "-.$%@="  # options, and tmux's own ids
 
@@ -130,6 +128,7 @@ TERMINAL_OWN = frozenset(("TMUX", "TMUX_PANE", "TERM", "COLUMNS", "LINES"))  # t
 CONSENT_ENV = "CLAUDE_CODE_ENABLE_TODO_TOOLS"  # without it current models have no task list
 HEX = frozenset("0123456789abcdef")
 # Signals that a program brings on itself; the others come from somebody else.
+CONVERSATION = frozenset(("user", "assistant", "system", "attachment"))  # see is_conversation
 SELF_SIGNALS = frozenset((4, 5, 6, 7, 8, 11, 31))  # ILL TRAP ABRT BUS FPE SEGV SYS, signal(7)
 
 UNIT, TIMER = f"{PROG}.service", f"{PROG}.timer"
@@ -482,17 +481,19 @@ def parse_json(text: str) -> object:
     try:
         from _json import make_scanner
 
-        value, end = make_scanner(JsonScanner)(text, len(text) - len(text.lstrip(" \t\r\n")))
+        scanner = make_scanner(JsonScanner)  # type: ignore[arg-type]
+        value, end = scanner(text, len(text) - len(text.lstrip(" \t\r\n")))
         if not text[end:].strip(" \t\r\n"):
-            return value  # type: ignore[no-any-return]
+            return value
     except (ImportError, StopIteration, ValueError, AttributeError, RecursionError):
         pass  # json.loads decides, and words the error
     import json
 
     try:
-        return json.loads(text)  # type: ignore[no-any-return]
+        value = json.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    return value
 
 
 def parse_object(text: str) -> dict[str, object]:
@@ -500,6 +501,14 @@ def parse_object(text: str) -> dict[str, object]:
     value = parse_json(text)
     if not isinstance(value, dict):
         raise ValueError("not an object")
+    return value
+
+
+def parse_list(text: str) -> list[object]:
+    """Return a JSON list.  Raises ValueError for anything else."""
+    value = parse_json(text)
+    if not isinstance(value, list):
+        raise ValueError("not a list")
     return value
 
 
@@ -559,9 +568,7 @@ def parse_health(text: str) -> Health:
     """Return a .health file's content; a damaged one forgets."""
     pairs = parse_pairs(text)
     failures = int(parse_number(pairs.get("failures")))
-    return Health(
-        max(failures, 0), parse_number(pairs.get("last")), pairs.get("notified", "")
-    )
+    return Health(max(failures, 0), parse_number(pairs.get("last")), pairs.get("notified", ""))
 
 
 def parse_ids(text: str) -> tuple[str, ...]:
@@ -586,10 +593,9 @@ def parse_args(text: str) -> tuple[str, ...]:
     if not text.startswith("["):
         return ()
     try:
-        value = parse_json(text)
+        return tuple(a for a in parse_list(text) if isinstance(a, str))
     except ValueError:
         return ()
-    return tuple(a for a in value if isinstance(a, str)) if isinstance(value, list) else ()
 
 
 def parse_rows(text: str, *, declared: bool) -> tuple[tuple[Spec, ...], tuple[str, ...]]:
@@ -682,7 +688,8 @@ def parse_config(text: str) -> tuple[dict[str, object], tuple[str, ...]]:
 
 def choose_config(values: Mapping[str, object]) -> Config:
     """Return the whole configuration: `values` over the defaults."""
-    return Config(*(values.get(name, default) for name, (_, default) in CONFIG_KEYS.items()))  # type: ignore[arg-type]
+    whole = {name: values.get(name, default) for name, (_, default) in CONFIG_KEYS.items()}
+    return Config(*whole.values())  # type: ignore[arg-type]
 
 
 def parse_record(text: str) -> Record:
@@ -838,7 +845,7 @@ def choose_holder(session_id: str, name: str, world: World) -> tuple[int, str]:
         if other == name or run is None or not facts.run_live:
             continue
         current = event.session_id if event is not None and event.at >= run.at else run.resume
-        if session_id in (current, run.resume if not current else current):
+        if session_id == (current or run.resume):
             return run.pid, f"session {other!r}"
     return 0, ""
 
@@ -927,7 +934,9 @@ def decide(spec: Spec, world: World) -> Decision:
     until = choose_rest(facts.health, world.now)
     if until and spec.name not in world.insist:
         minutes = int((until - world.now) // 60) + 1
-        why = f"ended {facts.health.failures} times right after its launch; next try in {minutes} min"
+        why = (
+            f"ended {facts.health.failures} times right after its launch; next try in {minutes} min"
+        )
         return Decision(spec, RESTING, resume, why, f"{PROG} logs {spec.name}")
     return Decision(spec, LAUNCH, resume, note)
 
@@ -996,7 +1005,7 @@ def plan_open(directory: str, world: World) -> Spec | None:
     declared = [spec for spec in rows if spec.declared] or rows
     live = [s for s in declared if world.facts.get(s.name, Facts()).run_live]
     live += [s for s in declared if any(p.session == s.name for p in world.panes)]
-    return (live or declared or [None])[0]
+    return next(iter(live or declared), None)
 
 
 def claude_argv(
@@ -1111,7 +1120,6 @@ def classify_screen(text: str) -> Screen | None:
     return None
 
 
-
 def shell_status(returncode: int) -> int:
     """Map -N (killed by signal N) to the shell's 128+N."""
     return 128 - returncode if returncode < 0 else returncode
@@ -1133,7 +1141,9 @@ def format_pairs(pairs: Mapping[str, object]) -> str:
 
 def format_supervisor(run: Supervisor) -> str:
     """Return a .run file."""
-    return format_pairs(dict(zip(("boot pid start claude claude_start pane socket resume at").split(), run)))
+    return format_pairs(
+        dict(zip(("boot pid start claude claude_start pane socket resume at").split(), run))
+    )
 
 
 def format_ending(ending: Ending, at: float) -> str:
@@ -1265,7 +1275,9 @@ def feed(fd: int, data: memoryview) -> memoryview:
         return data[:0]
 
 
-def converse(pid: int, pipes: Sequence[int], data: memoryview, timeout: float) -> list[list[bytes]] | None:
+def converse(
+    pid: int, pipes: Sequence[int], data: memoryview, timeout: float
+) -> list[list[bytes]] | None:
     """Feed a child and collect its output until it has ended; None when time ran out.
 
     A daemon that the child left behind may hold the pipes open: the child's own end
@@ -1631,28 +1643,19 @@ def read_record(path: str) -> Record | None:
 def is_conversation(path: str) -> bool:
     """Tell whether a transcript holds a record that claude --resume accepts.
 
-    It refuses one that is missing, empty or all NULs and takes one whose end is damaged.
-    Raises OSError.  Seen: 2.1.332.
+    It takes one good line of these types, whatever damage stands around it, and refuses a
+    file that is missing, empty, all NULs, or holds only side chains.  Raises OSError.
+    Seen: 2.1.332; the first record of a transcript may be 400 kB long.
     """
-    with open(path, "rb") as f:
+    with open(path, encoding="utf-8", errors="replace") as f:
         for line in f:
-            if b'"user"' not in line and b'"assistant"' not in line:
-                continue
-            text = line.decode("utf-8", "replace").strip("\0 \r\n")
             try:
-                kind = parse_first(text)
+                record = parse_object(line) if line[:1] == "{" else {}
             except ValueError:
                 continue
-            if isinstance(kind, dict) and kind.get("type") in ("user", "assistant"):
+            if record.get("type") in CONVERSATION and record.get("isSidechain") is not True:
                 return True
     return False
-
-
-def parse_first(text: str) -> object:
-    """Return the first JSON value of a line that may hold two.  Raises ValueError."""
-    import json
-
-    return json.JSONDecoder().raw_decode(text)[0]
 
 
 def read_transcripts(claude: str, ids: Iterable[str]) -> tuple[dict[str, bool], str]:
@@ -1811,7 +1814,7 @@ def read_facts(paths: Paths, name: str, directory: str, listing: Iterable[str], 
             if not stat.S_ISDIR(os.stat(directory).st_mode):
                 code = errno.ENOTDIR
         except OSError as e:
-            code = e.errno
+            code = e.errno or errno.EIO
         return Facts(
             ids,
             os.stat(paths.of(name, "id")).st_mtime if ids else 0.0,
@@ -1913,7 +1916,9 @@ def read_world(
     names = {spec.name for spec in specs}
     gone = sorted(n[:-8] for n in listing if n.endswith(".retired") and n[:-8] not in names)
     retired = physical(parse_retired(n, read_state(paths.of(n, "retired"))) for n in gone)
-    facts = {s.name: read_facts(paths, s.name, s.directory, listing, boot) for s in (*specs, *retired)}
+    facts = {
+        s.name: read_facts(paths, s.name, s.directory, listing, boot) for s in (*specs, *retired)
+    }
     panes, blind = read_panes(read_sockets(config, facts))
     lone = [s for s in specs if not facts[s.name].run_live and not facts[s.name].retired]
     found: tuple[Record, ...] = ()
@@ -2047,8 +2052,11 @@ def take_lock(paths: Paths, wait: float = LOCK_WAIT) -> int:
     for folder in (paths.state, paths.runtime):
         if not folder:
             break
-        fd = os.open(f"{folder}/lock" if folder == paths.state else f"{folder}/{PROG}.lock",
-                     os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = os.open(
+            f"{folder}/lock" if folder == paths.state else f"{folder}/{PROG}.lock",
+            os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW,
+            0o600,
+        )
         before = signal.signal(signal.SIGALRM, give_up)
         signal.setitimer(signal.ITIMER_REAL, wait)
         try:
@@ -2064,7 +2072,9 @@ def take_lock(paths: Paths, wait: float = LOCK_WAIT) -> int:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
-    raise Failure(f"{paths.state}/lock: this file system has no flock, and there is no runtime folder")
+    raise Failure(
+        f"{paths.state}/lock: this file system has no flock, and there is no runtime folder"
+    )
 
 
 def with_lock(paths: Paths, act: Callable[[], object], wait: float = LOCK_WAIT) -> None:
@@ -2083,9 +2093,9 @@ def sweep(paths: Paths) -> None:
     """Remove temporary files of writers that died.  Raises OSError."""
     for name in os.listdir(paths.state):
         parts = name.split(".")
-        if name.startswith(".") and parts[-1] == "tmp" and len(parts) > 3 and parts[-3].isdigit():
-            if not process_start(int(parts[-3])):
-                remove(f"{paths.state}/{name}")
+        ours = name.startswith(".") and parts[-1] == "tmp" and len(parts) > 3
+        if ours and parts[-3].isdigit() and not process_start(int(parts[-3])):
+            remove(f"{paths.state}/{name}")
 
 
 def record_id(paths: Paths, name: str, session_id: str) -> None:
@@ -2116,11 +2126,12 @@ def register(paths: Paths, spec: Spec) -> None:
     edit_registry(paths, lambda rows: rows.update({spec.name: spec}))
 
 
-def unregister(paths: Paths, name: str) -> None:
-    """Drop a registry row.  Call it under the lock."""
+def unregister(paths: Paths, names: Iterable[str]) -> None:
+    """Drop registry rows.  Call it under the lock."""
 
     def drop(rows: dict[str, Spec]) -> None:
-        rows.pop(name, None)
+        for name in names:
+            rows.pop(name, None)
 
     edit_registry(paths, drop)
 
@@ -2319,7 +2330,9 @@ def own_argv(*args: str) -> list[str]:
     door = own_module()
     if not door:
         return [sys.executable, "-IS", os.path.abspath(__file__), *args]
-    code = f'import sys;sys.path.append("{door}");import persistent_sessions as m;sys.exit(m.main())'
+    code = (
+        f'import sys;sys.path.append("{door}");import persistent_sessions as m;sys.exit(m.main())'
+    )
     return [python(), "-IS", "-c", code, *args]
 
 
@@ -2414,7 +2427,9 @@ def read_job(path: str) -> Job:
     try:
         text = read_file(path, 1 << 26)
         os.unlink(path)
-        argv, directory, env = parse_json(text)  # type: ignore[misc]
+        argv, directory, env = parse_list(text)
+        if not (isinstance(argv, list) and isinstance(directory, str) and isinstance(env, dict)):
+            raise ValueError("other fields")
         return Job(tuple(argv), directory, env)
     except OSError as e:
         raise Failure(f"{path}: {e.strerror}", status=BROKEN) from None
@@ -2441,7 +2456,9 @@ def quote(text: str) -> str:
 
 def pane_lines(spec: Spec, resume: str, job: str, panes: Iterable[Pane]) -> str:
     """Return the tmux command line that gives a session its pane, in a new window if it exists."""
-    command = " ".join(quote(w) for w in own_argv("run", spec.name, *filter(None, [resume]), "--job", job))
+    command = " ".join(
+        quote(w) for w in own_argv("run", spec.name, *filter(None, [resume]), "--job", job)
+    )
     shown = [p for p in panes if p.session == spec.name]
     target = quote(f"={spec.name}:")
     folder = f"-c {quote(spec.directory)} " if "#" not in spec.directory else ""
@@ -2481,7 +2498,9 @@ def start_server(tmux: Tmux, lines: str) -> tuple[str, str]:
     why = ""
     for properties in (("OOMPolicy=continue",), ()):
         try:
-            done = tmux(*commands, check=False, input=lines, scope=scope_argv(f"{name}.scope", *properties))
+            done = tmux(
+                *commands, check=False, input=lines, scope=scope_argv(f"{name}.scope", *properties)
+            )
         except Failure as e:
             why = str(e)
             break
@@ -2529,7 +2548,11 @@ def claim(paths: Paths, decision: Decision, socket: str) -> None:
 
 
 def launch(
-    paths: Paths, config: Config, decisions: Sequence[Decision], jobs: Mapping[str, Job], socket: str
+    paths: Paths,
+    config: Config,
+    decisions: Sequence[Decision],
+    jobs: Mapping[str, Job],
+    socket: str,
 ) -> tuple[list[Decision], str, str]:
     """Give each decided session its pane, through one tmux client, under the lock.
 
@@ -2567,16 +2590,20 @@ def launch(
 
 
 def classify_launch(
-    decision: Decision, run_: Supervisor | None, lives: bool, event: Event | None, record: Record | None
+    decision: Decision,
+    run_: Supervisor | None,
+    lives: bool,
+    event: Event | None,
+    record: Record | None,
 ) -> str:
     """Return what has become of a launch: up, dead, or "" while that is not known."""
     if run_ is None or (not run_.claude and lives):
         return ""
     if not lives:
         return "dead"
-    if event is not None and event.event == "SessionStart" and event.at >= run_.at:
-        if decision.resume in ("", event.session_id):
-            return "up"
+    fired = event is not None and event.event == "SessionStart" and event.at >= run_.at
+    if fired and event is not None and decision.resume in ("", event.session_id):
+        return "up"
     if record is not None and decision.resume in ("", record.session_id):
         return "up"
     return ""
@@ -2588,7 +2615,9 @@ def read_launch(paths: Paths, decision: Decision, boot: str) -> tuple[str, Super
     run_ = parse_supervisor(read_state(paths.of(name, "run")))
     event = parse_event(read_state(paths.of(name, "event")))
     lives = run_ is not None and supervisor_lives(run_, boot)
-    record = read_record(f"{paths.claude}/sessions/{run_.claude}.json") if run_ and run_.claude else None
+    record = (
+        read_record(f"{paths.claude}/sessions/{run_.claude}.json") if run_ and run_.claude else None
+    )
     if record is not None and run_ is not None and record.start != run_.claude_start:
         record = None
     return classify_launch(decision, run_, lives, event, record), run_
@@ -2599,10 +2628,14 @@ def describe_end(paths: Paths, name: str) -> str:
     ending = read_state(paths.of(name, "exit")).strip()
     lines = [line.strip() for line in read_state(paths.of(name, "screen")).splitlines()]
     last = next((line for line in reversed(lines) if line), "")
-    return f"it ended at once ({ending.partition(' ')[0] or 'no trace'}{': ' + last if last else ''})"
+    return (
+        f"it ended at once ({ending.partition(' ')[0] or 'no trace'}{': ' + last if last else ''})"
+    )
 
 
-def judge(paths: Paths, decision: Decision, panes: Sequence[Pane], screens: Mapping[str, Screen]) -> Outcome | None:
+def judge(
+    paths: Paths, decision: Decision, panes: Sequence[Pane], screens: Mapping[str, Screen]
+) -> Outcome | None:
     """Return what came of a launch as far as can be told now, or None."""
     state, run_ = read_launch(paths, decision, boot_id())
     name = decision.spec.name
@@ -2610,12 +2643,16 @@ def judge(paths: Paths, decision: Decision, panes: Sequence[Pane], screens: Mapp
         said = f"resumed {decision.resume}" if decision.resume else decision.why
         return Outcome(decision, True, said)
     mine = [p for p in panes if run_ is not None and p.pid == run_.pid]
-    blocked = next((screens[p.key] for p in mine if p.key in screens and screens[p.key].blocks), None)
+    blocked = next(
+        (screens[p.key] for p in mine if p.key in screens and screens[p.key].blocks), None
+    )
     if blocked is not None:
         hint = f"{PROG} trust {name}" if blocked.consent else f"{PROG} attach {name}"
         return Outcome(decision._replace(verdict=BLOCKED, hint=hint), False, blocked.label)
     if state == "dead":
-        return Outcome(decision._replace(hint=f"{PROG} logs {name}"), False, describe_end(paths, name))
+        return Outcome(
+            decision._replace(hint=f"{PROG} logs {name}"), False, describe_end(paths, name)
+        )
     return None
 
 
@@ -2767,7 +2804,9 @@ def terminal_gone(tty: int) -> bool:
         return False
     poll = select.poll()
     poll.register(tty, 0)
-    return any(event & (select.POLLHUP | select.POLLERR | select.POLLNVAL) for _, event in poll.poll(0))
+    return any(
+        event & (select.POLLHUP | select.POLLERR | select.POLLNVAL) for _, event in poll.poll(0)
+    )
 
 
 def signal_group(group: int, number: int) -> bool:
@@ -2828,7 +2867,9 @@ def supervise(
             wait = settle() if code == 0 and not outside else 0.0
             if wait and poll.poll(wait * 1000):
                 late = heard(wakeups)
-                outside = "HUP" if signal.SIGHUP in late else "TERM" if signal.SIGTERM in late else ""
+                outside = (
+                    "HUP" if signal.SIGHUP in late else "TERM" if signal.SIGTERM in late else ""
+                )
             return code, outside
         if looking and time.monotonic() >= began + pause:
             looking = not look() and pause < 300
@@ -2924,7 +2965,7 @@ def save_screen(paths: Paths, name: str, socket: str, pane: str) -> None:
 
 
 def note_health(paths: Paths, name: str, ending: Ending, lasted: float, now: float) -> None:
-    """Count a failure: an end by itself within a minute; an hour up forgets them.  Raises OSError."""
+    """Count a failed launch: an end by itself within a minute; an hour up forgets them."""
     health = parse_health(read_state(paths.of(name, "health")))
     failed = ending.by_itself and lasted < FAILURE_WINDOW
     if failed:
@@ -2946,7 +2987,7 @@ def note_retired(paths: Paths, names: Iterable[str], directory: str) -> None:
     wanted.update({s.renamed: rows.get(s.renamed, s) for s in list(wanted.values()) if s.renamed})
     for name, spec in wanted.items():
         retire(paths, spec._replace(name=name), "ended at its prompt")
-    with_lock(paths, lambda: [unregister(paths, name) for name in wanted], RUN_LOCK_WAIT)
+    with_lock(paths, lambda: unregister(paths, wanted), RUN_LOCK_WAIT)
 
 
 def conclude(paths: Paths, name: str, ending: Ending, run_: Supervisor, directory: str) -> None:
@@ -2989,7 +3030,9 @@ def run_session(paths: Paths, name: str, resume: str, job: Job) -> int:
 
     code, outside = supervise(pid, tty, wakeups, look, settle)
     event = read_event(paths, name, at)
-    ended = event is not None and event.event == "SessionEnd" and event.why not in ("clear", "resume")
+    ended = (
+        event is not None and event.event == "SessionEnd" and event.why not in ("clear", "resume")
+    )
     ending = Ending(
         max(code, 0),
         max(-code, 0),
@@ -3069,7 +3112,12 @@ def take_event(paths: Paths, payload: Mapping[str, object]) -> None:
     """
     socket, pane_id = own_pane()
     session_id, kind = payload.get("session_id"), payload.get("hook_event_name")
-    if not socket or not pane_id or not isinstance(session_id, str) or not is_session_id(session_id):
+    if (
+        not socket
+        or not pane_id
+        or not isinstance(session_id, str)
+        or not is_session_id(session_id)
+    ):
         return
     shown = [p for p in Tmux(socket).panes() or () if p.pane_id == pane_id and not p.dead]
     if not shown:
@@ -3116,7 +3164,7 @@ def cmd_run(argv: Sequence[str]) -> int:
     if "--job" in words and words.index("--job") + 1 < len(words):
         path = words.pop(words.index("--job") + 1)
         words.remove("--job")
-    name, resume = (words + ["", ""])[:2]
+    name, resume = [*words, "", ""][:2]
     why = classify_name(name) or ("too many words" if len(words) > 2 else "")
     if not why and resume and not is_session_id(resume):
         why = f"not a conversation id: {resume!r}"
@@ -3189,7 +3237,7 @@ def tidy(start_: Start, world: World) -> None:
     for spec in start_.specs:
         facts = world.facts[spec.name]
         if facts.retired and not spec.declared:
-            unregister(paths, spec.name)
+            unregister(paths, [spec.name])
         new = find_rename(spec, world) if facts.run_live else ""
         if new and new not in names:
             args = start_.config.start_args if spec.declared else spec.args
@@ -3198,19 +3246,19 @@ def tidy(start_: Start, world: World) -> None:
             filed = parse_ids(read_state(paths.of(new, "id")))
             if current and not filed:
                 record_id(paths, new, current[0])
-        if not facts.run_live:
-            for record in world.records:
-                if record.alive and record.visible and record.tmux == spec.name:
-                    if record.directory == spec.directory and is_session_id(record.session_id):
-                        record_id(paths, spec.name, record.session_id)
+        for record in () if facts.run_live else world.records:
+            mine = record.tmux == spec.name and record.directory == spec.directory
+            if mine and record.alive and record.visible and is_session_id(record.session_id):
+                record_id(paths, spec.name, record.session_id)
 
 
-def take_world(start_: Start, **options: object) -> World:
+def take_world(start_: Start, *, records: bool = False, insist: Iterable[str] = ()) -> World:
     """Read the world; a tmux server whose socket file was deleted is asked to make it anew."""
-    world = read_world(start_.paths, start_.config, start_.specs, **options)  # type: ignore[arg-type]
-    if world.blind and any(recover_socket(s) for s in read_sockets(start_.config, world.facts)):
+    paths, config, specs = start_.paths, start_.config, start_.specs
+    world = read_world(paths, config, specs, records=records, insist=insist)
+    if world.blind and any(recover_socket(s) for s in read_sockets(config, world.facts)):
         tell("the tmux server made its deleted socket file anew")
-        return read_world(start_.paths, start_.config, start_.specs, **options)  # type: ignore[arg-type]
+        return read_world(paths, config, specs, records=records, insist=insist)
     return world
 
 
@@ -3228,7 +3276,9 @@ def revive(start_: Start, names: Sequence[str]) -> Start:
             continue
         spec = specs.get(name) or parse_retired(name, read_state(path))
         if not spec.directory:
-            raise Failure(f"{name}: its directory is not known", hint=f"cd DIR && {PROG} open {name}")
+            raise Failure(
+                f"{name}: its directory is not known", hint=f"cd DIR && {PROG} open {name}"
+            )
 
         def act(spec: Spec = spec, path: str = path) -> None:
             if not spec.declared:
@@ -3255,8 +3305,10 @@ def launch_all(start_: Start, wanted: Sequence[Decision], world: World) -> list[
     for at in range(0, len(wanted), int(size)):
         wave = wanted[at : at + int(size)]
         if len(died) >= STORM and died[-1] - died[-STORM] <= STORM_WINDOW:
-            why = f"{STORM} sessions ended right after their launch; the cause is shared, launching stopped"
-            outcomes.update({d.spec.name: Outcome(d._replace(verdict=UNKNOWN), False, why) for d in wave})
+            why = f"{STORM} sessions ended at once; the cause is shared, launching stopped"
+            outcomes.update(
+                {d.spec.name: Outcome(d._replace(verdict=UNKNOWN), False, why) for d in wave}
+            )
             continue
         jobs = {}
         for d in wave:
@@ -3272,10 +3324,18 @@ def launch_all(start_: Start, wanted: Sequence[Decision], world: World) -> list[
         pending.update({d.spec.name: d for d in launched})
         for d in wave:
             if d not in launched:
-                outcomes[d.spec.name] = Outcome(d._replace(verdict=LIVE), True, "launched meanwhile")
-        found = watch(paths, {n: d for n, d in pending.items() if n not in outcomes}, socket,
-                      time.monotonic() + (WAVE if at + size < len(wanted) else 0))
-        died += [time.monotonic()] * sum(not o.ok and o.decision.verdict == LAUNCH for o in found.values())
+                outcomes[d.spec.name] = Outcome(
+                    d._replace(verdict=LIVE), True, "launched meanwhile"
+                )
+        found = watch(
+            paths,
+            {n: d for n, d in pending.items() if n not in outcomes},
+            socket,
+            time.monotonic() + (WAVE if at + size < len(wanted) else 0),
+        )
+        died += [time.monotonic()] * sum(
+            not o.ok and o.decision.verdict == LAUNCH for o in found.values()
+        )
         outcomes.update(found)
     left = {n: d for n, d in pending.items() if n not in outcomes}
     if left:
@@ -3323,7 +3383,7 @@ def cmd_start(names: Sequence[str] = (), dry_run: bool = False) -> int:
 
 
 def fetch(config: Config) -> None:
-    """Fetch the manifest's branch for the next tick; only from a clone of our own, never an error."""
+    """Fetch the manifest's branch for the next tick, into a clone of our own; never an error."""
     try:
         if not config.clone or config.fetch is False or os.stat(config.clone).st_uid != os.getuid():
             return
@@ -3334,7 +3394,15 @@ def fetch(config: Config) -> None:
         if parts[2] in remotes:
             spec = f"+refs/heads/{parts[3]}:{config.ref}"
             quiet = ("--quiet", "--no-tags", "--no-recurse-submodules", "--no-auto-maintenance")
-            git(config.clone, "fetch", *quiet, parts[2], spec, owner=os.getuid(), timeout=FETCH_TIMEOUT)
+            git(
+                config.clone,
+                "fetch",
+                *quiet,
+                parts[2],
+                spec,
+                owner=os.getuid(),
+                timeout=FETCH_TIMEOUT,
+            )
     except (OSError, Failure) as e:
         tell(f"the manifest could not be fetched: {e}", 4)
 
@@ -3380,7 +3448,9 @@ def cmd_list(as_json: bool = False) -> int:
     else:
         keys = ("name", "state", "issue", "id", "url", "directory", "note")
         head = ("NAME", "STATE", "PLAN", "ID", "URL", "DIRECTORY", "NOTE")
-        print(format_table([head, *(tuple(str(row[k] or "") for k in keys) for row in rows)]), end="")
+        print(
+            format_table([head, *(tuple(str(row[k] or "") for k in keys) for row in rows)]), end=""
+        )
         for d in decisions:
             if d.verdict not in FINE and d.hint:
                 tell(f"{d.spec.name}: {d.verdict}: {d.why} (try: {d.hint})", 4)
@@ -3414,7 +3484,7 @@ def cmd_retire(name: str) -> int:
 
     def act() -> None:
         retire(start_.paths, specs[name], "retired")
-        unregister(start_.paths, name)
+        unregister(start_.paths, [name])
 
     with_lock(start_.paths, act)
     tell(f"{name}: retired; {PROG} start {name} brings it back in the same conversation")
@@ -3443,7 +3513,9 @@ def attach(socket: str, name: str) -> int:
     command = f"tmux -S {socket} attach -t ={name}"
     if os.environ.get("TMUX"):
         if own_pane()[0] != socket:
-            raise Failure(f"{name}: this is a tmux of another server", hint=f"env -u TMUX {command}")
+            raise Failure(
+                f"{name}: this is a tmux of another server", hint=f"env -u TMUX {command}"
+            )
         Tmux(socket)("switch-client", "-t", target)
         return OK
     if not (os.isatty(0) and os.isatty(1)):
@@ -3481,7 +3553,7 @@ def reserve(start_: Start, directory: str, wished: str, world: World) -> Spec:
         opened, _ = read_registry(paths)
         rows = physical((*start_.specs, *world.retired, *opened))
         names = {spec.name for spec in rows}
-        owners = {p.session: "" for p in world.panes if p.session not in names}
+        owners = dict.fromkeys({p.session for p in world.panes} - names, "")
         owners.update({spec.name: spec.directory for spec in rows})
         if wished and owners.get(wished, directory) != directory:
             raise Failure(f"open: the name {wished!r} is taken", hint=f"{PROG} list")
@@ -3502,13 +3574,17 @@ def trust_opened(paths: Paths, config: Config, directory: str) -> None:
         return
     try:
         if trust_folder(paths, directory):
-            below = " and every folder below it" if directory == os.path.realpath(paths.home) else ""
+            below = (
+                " and every folder below it" if directory == os.path.realpath(paths.home) else ""
+            )
             tell(f"Claude now trusts {directory}{below} (trust.open: false turns this off)")
     except Failure as e:
         tell(f"{directory} is not trusted beforehand: {e}", 4)
 
 
-def plan_resume(decision: Decision, world: World, wished: str, retired: bool, back: bool) -> Decision:
+def plan_resume(
+    decision: Decision, world: World, wished: str, retired: bool, back: bool
+) -> Decision:
     """Return the decision of `open`: which conversation, or why none.
 
     An ended session gets a new one unless `back` asks for the old; `wished` names one.
@@ -3518,7 +3594,9 @@ def plan_resume(decision: Decision, world: World, wished: str, retired: bool, ba
     if wished:
         pid, where = choose_holder(wished, decision.spec.name, world)
         if pid:
-            return decision._replace(verdict=HELD, why=f"pid {pid} writes this conversation ({where})")
+            return decision._replace(
+                verdict=HELD, why=f"pid {pid} writes this conversation ({where})"
+            )
         return Decision(decision.spec, LAUNCH, wished)
     if retired and not back and decision.verdict in (LAUNCH, HELD, RETIRED):
         return Decision(decision.spec, LAUNCH, "", "a new conversation")
@@ -3537,7 +3615,7 @@ def choose_opened(start_: Start, world: World, name: str, new: bool) -> tuple[St
         raise Failure(f"open: the name {name!r} is taken", hint=f"{PROG} open {name}")
     spec = rows.get(name) if name else plan_open(directory, world)
     if new and not name:
-        taken = {n: "" for n in (*rows, *(p.session for p in world.panes))}
+        taken = dict.fromkeys((*rows, *(p.session for p in world.panes)), "")
         name = plan_name(directory, os.path.realpath(start_.paths.home), user_name(), taken)
     retired = False
     if new or spec is None:
@@ -3592,9 +3670,13 @@ def show_opened(start_: Start, decision: Decision, socket: str, launched: bool) 
         until = time.monotonic() + start_.config.verify
         outcome = watch(paths, {name: decision}, socket, until).get(name)
         if outcome is None:
-            raise Failure(f"{name}: not up after {start_.config.verify:g} s", hint=f"{PROG} attach {name}")
+            raise Failure(
+                f"{name}: not up after {start_.config.verify:g} s", hint=f"{PROG} attach {name}"
+            )
         if not outcome.ok:
-            raise Failure(f"{name}: {outcome.decision.verdict}: {outcome.why}", hint=outcome.decision.hint)
+            raise Failure(
+                f"{name}: {outcome.decision.verdict}: {outcome.why}", hint=outcome.decision.hint
+            )
         tell(f"{name}: {outcome.why}")
     panes, blind = read_panes((socket,))
     if not any(p.session == name for p in panes):
@@ -3616,7 +3698,10 @@ def cmd_attach(name: str = "") -> int:
     if not shown:
         raise Failure(f"{name}: its terminal is gone", hint=f"{PROG} list")
     if not (os.isatty(0) and os.isatty(1)) and not os.environ.get("TMUX"):
-        raise Failure(f"{name}: attach needs a terminal", hint=f"tmux -S {socket} capture-pane -p -t ={shown}:")
+        raise Failure(
+            f"{name}: attach needs a terminal",
+            hint=f"tmux -S {socket} capture-pane -p -t ={shown}:",
+        )
     return attach(socket, shown)
 
 
@@ -3627,7 +3712,9 @@ def ask_name(names: Sequence[str]) -> str:
     if not names:
         raise Failure("no session is live", hint=f"{PROG} start")
     if not (os.isatty(0) and os.isatty(2)):
-        raise Failure(f"attach: which one: {', '.join(names)}", hint=f"{PROG} attach NAME", status=USAGE)
+        raise Failure(
+            f"attach: which one: {', '.join(names)}", hint=f"{PROG} attach NAME", status=USAGE
+        )
     for at, each in enumerate(names, 1):
         say(f"{at:3}  {each}")
     sys.stderr.write("number: ")
@@ -3701,8 +3788,14 @@ def cmd_trust(name: str) -> int:
         raise Failure(f"no session {name!r}", hint=f"{PROG} list")
     changed = trust_folder(paths, decision.spec.directory)
     tell(f"{name}: {decision.spec.directory} {'is now' if changed else 'was already'} trusted")
-    screen = next((world.screens[p.key] for p in world.panes
-                   if p.pane_id == decision.pane and p.key in world.screens), None)
+    screen = next(
+        (
+            world.screens[p.key]
+            for p in world.panes
+            if p.pane_id == decision.pane and p.key in world.screens
+        ),
+        None,
+    )
     if decision.verdict == BLOCKED and screen is not None and not screen.consent:
         raise Failure(f"{name}: {screen.label} is not ours to answer", hint=f"{PROG} attach {name}")
     if decision.verdict == BLOCKED:
@@ -3773,8 +3866,11 @@ def set_block(text: str, block: str) -> str:
     Raises Failure when our marks in it do not pair.
     """
     lines = text.splitlines(keepends=True)
-    marks = [(at, line.startswith(BEGIN)) for at, line in enumerate(lines)
-             if line.startswith((BEGIN, END))]
+    marks = [
+        (at, line.startswith(BEGIN))
+        for at, line in enumerate(lines)
+        if line.startswith((BEGIN, END))
+    ]
     if [is_begin for _, is_begin in marks] not in ([], [True, False]):
         raise Failure(f"our marks ({BEGIN}) do not pair; nothing was changed")
     if marks:
@@ -3896,10 +3992,10 @@ def adopt_tool(paths: Paths, verb: str) -> None:
         run([python(), "-IS", program, verb])
 
 
-def attempt(step: str, act: Callable[[], object], failed: list[str]) -> None:
+def attempt(step: str, act: Callable[..., object], failed: list[str], *args: object) -> None:
     """Do one step of the installation; a failure is named and does not stop the others."""
     try:
-        act()
+        act(*args)
     except Failure as e:
         failed.append(step)
         report(Failure(f"install: {step}: {e}", hint=e.hint))
@@ -3909,7 +4005,7 @@ def attempt(step: str, act: Callable[[], object], failed: list[str]) -> None:
 
 
 def trust_set(start_: Start, done: list[str]) -> None:
-    """Trust every folder of the restore set that exists.  Raises Failure for the first it could not."""
+    """Trust every folder of the restore set that exists.  Raises Failure."""
     home = os.path.realpath(start_.paths.home)
     for spec in start_.specs:
         if os.path.isdir(spec.directory) and trust_folder(start_.paths, spec.directory):
@@ -3927,12 +4023,17 @@ def cmd_install() -> int:
     attempt("files", lambda: install_files(paths, done), failed)
     attempt("environment", lambda: install_environment(paths, start_.config, done), failed)
     for rc in rc_files(paths):
-        attempt("shell function", lambda rc=rc: edit_rc(rc, SHELL_FUNCTION, done), failed)  # type: ignore[misc]
+        attempt(f"shell function in {rc}", edit_rc, failed, rc, SHELL_FUNCTION, done)
     attempt("trust", lambda: trust_set(start_, done), failed)
 
     def migrate() -> None:
         world = take_world(start_, records=True)
-        with_lock(paths, lambda: (tidy(start_, world), migrate_ids(start_, world)))
+
+        def act() -> None:
+            tidy(start_, world)
+            migrate_ids(start_, world)
+
+        with_lock(paths, act)
 
     attempt("migration", migrate, failed)
     attempt("task hook", lambda: adopt_tool(paths, "install"), failed)
@@ -3953,10 +4054,14 @@ def cmd_uninstall() -> int:
     failed: list[str] = []
     done: list[str] = []
     if os.path.exists(f"{unit_folder(paths)}/{UNIT}"):
-        attempt("units", lambda: run(["systemctl", "--user", "--quiet", "disable", "--now", TIMER]), failed)
+        attempt(
+            "units",
+            lambda: run(["systemctl", "--user", "--quiet", "disable", "--now", TIMER]),
+            failed,
+        )
         attempt("units", lambda: run(["systemctl", "--user", "--quiet", "disable", UNIT]), failed)
     for rc in (f"{paths.home}/.bashrc", f"{os.environ.get('ZDOTDIR') or paths.home}/.zshrc"):
-        attempt("shell function", lambda rc=rc: edit_rc(rc, "", done), failed)  # type: ignore[misc]
+        attempt(f"shell function in {rc}", edit_rc, failed, rc, "", done)
     attempt("task hook", lambda: adopt_tool(paths, "uninstall"), failed)
     units, library = unit_folder(paths), f"{paths.home}/.local/lib/{PROG}"
     gone = [f"{units}/{UNIT}.d/environment.conf", f"{units}/{UNIT}", f"{units}/{TIMER}"]
@@ -3966,7 +4071,7 @@ def cmd_uninstall() -> int:
     gone += [f"{cache}/{n}" for n in (os.listdir(cache) if os.path.isdir(cache) else [])]
     for path in gone:
         if os.path.lexists(path):
-            attempt("files", lambda path=path: remove(path), failed)  # type: ignore[misc]
+            attempt("files", remove, failed, path)
             tell(f"removed {path}")
     for folder in (f"{units}/{UNIT}.d", cache, library):
         if os.path.isdir(folder) and not os.listdir(folder):
@@ -4014,7 +4119,9 @@ def cmd_agent(argv: Sequence[str]) -> int:
         if line.strip() == "/exit":
             break
         with open(transcript, "a", encoding="utf-8") as f:
-            f.write(json.dumps({"type": "user", "message": {"content": line.strip()}, **known}) + "\n")
+            f.write(
+                json.dumps({"type": "user", "message": {"content": line.strip()}, **known}) + "\n"
+            )
         with open(transcript, encoding="utf-8") as f:
             print(f"I know {sum(1 for _ in f)} thing(s) now", flush=True)
     os.unlink(record)
@@ -4095,21 +4202,36 @@ def play(stage: Stage, tmux: Tmux) -> None:
         stage.program("open", folder=f"{home}/{name}")
         tmux("send-keys", "-t", f"={name}:", f"remember {name}", "Enter")
         shown = f"={name}:"
-        wait_until(f"the agent's answer in {name}", lambda shown=shown: "I know 1" in tmux(  # type: ignore[misc]
-            "capture-pane", "-p", "-t", shown).stdout)
+        wait_until(
+            f"the agent's answer in {name}",
+            lambda shown=shown: (
+                "I know 1"
+                in tmux(  # type: ignore[misc]
+                    "capture-pane", "-p", "-t", shown
+                ).stdout
+            ),
+        )
     stage.show("list")
     first = stage.states()
-    expect("all three are live", all(state == LIVE for state, _, _ in first.values()) and len(first) == 3)
+    expect(
+        "all three are live",
+        all(state == LIVE for state, _, _ in first.values()) and len(first) == 3,
+    )
     print("\n2. One is killed (kill -9), one is ended at its prompt (/exit).")
     run_ = parse_supervisor(read_file(f"{home}/.local/state/{PROG}/alpha.run"))
     assert run_ is not None
     os.kill(run_.claude, signal.SIGKILL)
     tmux("send-keys", "-t", "=beta:", "/exit", "Enter")
-    wait_until("the end of both", lambda: LIVE not in {stage.states()[n][0] for n in ("alpha", "beta")})
+    wait_until(
+        "the end of both", lambda: LIVE not in {stage.states()[n][0] for n in ("alpha", "beta")}
+    )
     stage.show("list")
     stage.show("start")
     second = stage.states()
-    expect("the killed one is back in its conversation", second["alpha"][:2] == (LIVE, first["alpha"][1]))
+    expect(
+        "the killed one is back in its conversation",
+        second["alpha"][:2] == (LIVE, first["alpha"][1]),
+    )
     expect("the ended one stays ended", second["beta"][0] == RETIRED)
     expect("the third was left alone", second["gamma"] == first["gamma"])
     print("\n3. The whole tmux server goes: tmux kill-server.")
@@ -4138,7 +4260,9 @@ def cmd_demo() -> int:
 
     folder = tempfile.mkdtemp(prefix="ps-demo.", dir="/tmp")
     tmux = Tmux(f"{folder}/tmux/tmux-{os.getuid()}/default")
-    print("A private home, tmux server and state; the agent is a stand-in; nothing of yours is touched.")
+    print(
+        "A private home, tmux and state; the agent is a stand-in; nothing of yours is touched."
+    )
     try:
         play(make_stage(folder), tmux)
         print("\nEvery promise held.")
@@ -4170,24 +4294,46 @@ def build_parser() -> argparse.ArgumentParser:
         sub.set_defaults(act=act)
         return sub
 
-    opened = command("open", "start or re-attach the session of this folder",
-                     lambda a: cmd_open(a.name or "", a.resume, a.new))
-    opened.add_argument("name", nargs="?", help="a session of the restore set, or with --new its name")
-    opened.add_argument("--resume", nargs="?", const="", metavar="ID", help="the old conversation, or this one")
+    opened = command(
+        "open",
+        "start or re-attach the session of this folder",
+        lambda a: cmd_open(a.name or "", a.resume, a.new),
+    )
+    opened.add_argument(
+        "name", nargs="?", help="a session of the restore set, or with --new its name"
+    )
+    opened.add_argument(
+        "--resume", nargs="?", const="", metavar="ID", help="the old conversation, or this one"
+    )
     opened.add_argument("--new", action="store_true", help="a second session in the same folder")
-    started = command("start", "bring back every session that is not there",
-                      lambda a: cmd_start(a.names, a.dry_run))
-    started.add_argument("names", nargs="*", metavar="NAME", help="only these, at once, ended ones too")
+    started = command(
+        "start",
+        "bring back every session that is not there",
+        lambda a: cmd_start(a.names, a.dry_run),
+    )
+    started.add_argument(
+        "names", nargs="*", metavar="NAME", help="only these, at once, ended ones too"
+    )
     started.add_argument("--dry-run", action="store_true", help="print the plan and change nothing")
     listed = command("list", "show the sessions and their state", lambda a: cmd_list(a.json))
     listed.add_argument("--json", action="store_true", help="for programs")
-    attached = command("attach", "show a live session on this terminal", lambda a: cmd_attach(a.name or ""))
+    attached = command(
+        "attach", "show a live session on this terminal", lambda a: cmd_attach(a.name or "")
+    )
     attached.add_argument("name", nargs="?")
-    command("retire", "mark a session as ended on purpose", lambda a: cmd_retire(a.name)).add_argument("name")
-    command("trust", "answer the consent prompts of a session", lambda a: cmd_trust(a.name)).add_argument("name")
+    command(
+        "retire", "mark a session as ended on purpose", lambda a: cmd_retire(a.name)
+    ).add_argument("name")
+    command(
+        "trust", "answer the consent prompts of a session", lambda a: cmd_trust(a.name)
+    ).add_argument("name")
     command("manifest", "print the manifest as the unit reads it", lambda a: cmd_manifest())
     command("install", "set up units, shell function, trust", lambda a: cmd_install())
-    command("uninstall", "remove what install wrote; keep state and conversations", lambda a: cmd_uninstall())
+    command(
+        "uninstall",
+        "remove what install wrote; keep state and conversations",
+        lambda a: cmd_uninstall(),
+    )
     command("demo", "see it work in a private world, in seconds", lambda a: cmd_demo())
     command("run", "supervise one session in this pane (what a pane runs)", lambda a: OK)
     command("hook", "serve Claude's SessionStart and SessionEnd hooks", lambda a: OK)
