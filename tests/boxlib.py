@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 import tarfile
-from typing import Any, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 from support import ROOT, TESTS, Terminal, wait_until
 
@@ -23,7 +24,8 @@ def why_not() -> str:
 
 def repository_files() -> list[str]:
     """Return the files of this clone, those not committed yet included."""
-    argv = ["git", "-c", f"safe.directory={ROOT}", "-C", ROOT, "ls-files", "-coz", "--exclude-standard"]
+    git = ["git", "-c", f"safe.directory={ROOT}", "-C", ROOT]
+    argv = [*git, "ls-files", "-coz", "--exclude-standard"]
     done = subprocess.run(argv, stdout=subprocess.PIPE, check=True)
     names = sorted(set(done.stdout.decode().split("\0")) - {""})
     return [n for n in names if os.path.lexists(os.path.join(ROOT, n))]
@@ -43,8 +45,7 @@ class Box:
             how["stdin"] = subprocess.DEVNULL
         done = subprocess.run(
             [*PROGRAM, *map(str, args)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             encoding="utf-8",
             errors="surrogateescape",
             start_new_session=True,
@@ -52,7 +53,8 @@ class Box:
         )
         if check and done.returncode != 0:
             said = f"{done.stdout}{done.stderr}".strip()
-            raise AssertionError(f"box {' '.join(map(str, args))}: status {done.returncode}: {said}")
+            called = " ".join(map(str, args))
+            raise AssertionError(f"box {called}: status {done.returncode}: {said}")
         return done
 
     # ---- The machine ------------------------------------------------------

@@ -8,17 +8,18 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Callable, Iterator
+from typing import Any
 
 import pytest
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-import boxlib  # noqa: E402
-import support  # noqa: E402
-from support import ABSENT, ADOPT, SESSIONS, Program, Terminal  # noqa: E402
+import boxlib
+import support
+from support import ABSENT, ADOPT, SESSIONS, Program, Terminal
 
 TEST_LIMIT = 120  # seconds for one phase of one test; the marker `limit` raises it
 

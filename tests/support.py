@@ -16,7 +16,8 @@ import subprocess
 import sys
 import termios
 import time
-from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 TESTS = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(TESTS)
@@ -111,8 +112,7 @@ class Program:
             cwd=cwd,
             input=input,
             stdin=subprocess.DEVNULL if input is None else None,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             encoding="utf-8",
             errors="surrogateescape",
             timeout=timeout,
@@ -274,8 +274,7 @@ def run_tmux(*args: str, timeout: float = 20.0) -> subprocess.CompletedProcess[s
     return subprocess.run(
         ["tmux", "-u", *map(str, args)],
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         encoding="utf-8",
         errors="surrogateescape",
         timeout=timeout,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 
 import boxlib
 import pytest
+import support
 
 pytestmark = [pytest.mark.box, pytest.mark.limit(180)]
 
@@ -28,7 +28,8 @@ def test_a_box_cannot_change_the_kernel_below(machine):
 
 def test_commands_pass_arguments_input_and_status_unchanged(machine):
     args = ["a b", "$HOME", "it's", ";", "", "ü"]
-    done = machine.root("sh", "-c", 'cat; printf "%s|" "$@"; exit 7', "sh", *args, input="in-", check=False)
+    script = 'cat; printf "%s|" "$@"; exit 7'
+    done = machine.root("sh", "-c", script, "sh", *args, input="in-", check=False)
     assert (done.returncode, done.stdout) == (7, "in-" + "|".join(args) + "|")
 
 
@@ -69,8 +70,8 @@ def test_a_power_cut_leaves_no_process_behind(machine):
 
 
 def pids_with(marker):
-    argv = ["grep", "-ls", "--", marker, *(f"/proc/{p}/environ" for p in os.listdir("/proc") if p.isdigit())]
-    return subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.split()
+    name, _, value = marker.partition("=")
+    return support.pids_marked(name, value)
 
 
 def test_a_lingering_user_has_a_manager_after_boot_without_a_login(machine):

@@ -24,10 +24,15 @@ def main():
 """
 
 
+def unit_text(name):
+    with open(os.path.join(UNITS, name), encoding="utf-8") as f:
+        return f.read()
+
+
 def read_unit(name):
     parser = configparser.ConfigParser(interpolation=None)
     parser.optionxform = str
-    parser.read(os.path.join(UNITS, name))
+    parser.read_string(unit_text(name))
     return parser
 
 
@@ -35,14 +40,14 @@ def read_unit(name):
 def test_systemd_has_nothing_to_say_about_a_unit(name):
     if not shutil.which("systemd-analyze"):
         pytest.skip(f"{ABSENT}systemd-analyze")
-    argv = ["systemd-analyze", "verify", "--user", os.path.join(UNITS, SERVICE), os.path.join(UNITS, name)]
+    argv = ["systemd-analyze", "verify", "--user", f"{UNITS}/{SERVICE}", f"{UNITS}/{name}"]
     done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8")
     assert (done.returncode, done.stdout) == (0, "")
 
 
 @pytest.mark.parametrize("name", [SERVICE, TIMER])
 def test_every_directive_that_matters_says_why(name):
-    lines = open(os.path.join(UNITS, name), encoding="utf-8").read().splitlines()
+    lines = unit_text(name).splitlines()
     bare = [
         line
         for before, line in zip(["", *lines], lines)
@@ -69,8 +74,7 @@ def put_units(machine, name, act="true"):
     """Install the two units for user `name` with a stand-in for the program."""
     home = machine.out("root", "getent", "passwd", name).split(":")[5]
     for unit in (SERVICE, TIMER):
-        text = open(os.path.join(UNITS, unit), encoding="utf-8").read()
-        machine.write(f"{home}/.config/systemd/user/{unit}", text, name)
+        machine.write(f"{home}/.config/systemd/user/{unit}", unit_text(unit), name)
     machine.write(f"{home}/.local/lib/persistent-sessions/persistent_sessions.py", MODULE, name)
     machine.write(f"{home}/act", act, name)
     return home
