@@ -194,6 +194,18 @@ def records(home: str) -> list[dict[str, Any]]:
     return found
 
 
+def service_folders(home: str) -> set[str]:
+    """Return the folders outside `home` in which its background service keeps its sockets."""
+    found = set()
+    path = os.path.join(home, ".claude", "daemon", "roster.json")
+    with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as f:
+        for worker in json.load(f)["workers"].values():
+            socket = worker.get("rendezvousSock", "")
+            if "/cc-daemon-" in socket:
+                found.add(os.path.dirname(os.path.dirname(socket)))
+    return found
+
+
 def transcript(home: str, session: str) -> str:
     """Return the path of a conversation's transcript, "" when there is none."""
     root = os.path.join(home, ".claude", "projects")

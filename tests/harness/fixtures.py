@@ -6,12 +6,13 @@ import contextlib
 import json
 import os
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any, Callable, Iterator
 
 import pytest
-from support import ABSENT, alive, wait_until
+from support import ABSENT, alive, end_processes, pids_marked, wait_until
 
 from harness import claude
 
@@ -76,21 +77,22 @@ class Real:
         *args: str,
         size: tuple[int, int] = (200, 50),
         cwd: str = "",
-        env: dict[str, str] | None = None,
+        without: tuple[str, ...] = (),
         settings: str | None = None,
     ) -> None:
         """Start claude as the process of a new pane; a dead pane stays, with its status."""
         chosen = self.settings() if settings is None else settings
         argv = [self.binary, *(["--settings", chosen] if chosen else []), *args]
-        extra = [f"{key}={value}" for key, value in (env or {}).items()]
-        command = "exec " + shlex.join(["env", *extra, *argv])
+        dropped = [word for key in without for word in ("-u", key)]
+        command = "exec " + shlex.join(["env", *dropped, *argv])
         where = ["-x", str(size[0]), "-y", str(size[1]), "-c", cwd or self.project]
         server = [";", "set-option", "-w", "-t", f"={name}:", "remain-on-exit", "on"]
         self.tmux("new-session", "-d", "-s", name, *where, command, *server)
 
-    def screen(self, name: str) -> str:
-        done = self.run("tmux", "-u", "capture-pane", "-p", "-t", f"={name}:")
-        return done.stdout
+    def screen(self, name: str, *, history: bool = False) -> str:
+        """Return what a pane shows; with `history` also what has scrolled off its top."""
+        where = ["-S", "-"] if history else []
+        return self.run("tmux", "-u", "capture-pane", "-p", *where, "-t", f"={name}:").stdout
 
     def keys(self, name: str, *keys: str) -> None:
         self.tmux("send-keys", "-t", f"={name}:", *keys)
@@ -104,6 +106,17 @@ class Real:
 
         found = wait_until(shown, timeout)
         assert found, f"none of {wanted} came on the screen of {name}:\n{self.screen(name)}"
+        return found
+
+    def press_until(self, name: str, key: str, wanted: str, timeout: float = PATIENCE) -> str:
+        """Press a key until `wanted` is seen: claude drops keys that come as it draws a dialog."""
+
+        def pressed() -> str:
+            self.keys(name, key)
+            return wait_until(lambda: self.screen(name) if wanted in self.screen(name) else "", 3)
+
+        found = wait_until(pressed, timeout)
+        assert found, f"{key} did not bring {wanted!r} on the screen:\n{self.screen(name)}"
         return found
 
     def ready(self, name: str) -> str:
@@ -135,12 +148,17 @@ class Real:
         return [r for r in self.net.requests() if r.get("prompt") == text]
 
     def end_status(self, name: str) -> str:
-        """Wait for the pane's process to end; return its status, or the signal's number."""
-        form = "#{pane_dead} #{pane_dead_status} #{pane_dead_signal}"
+        """Wait for the pane's process to end; return its status, or "signal-N"."""
+        how = "#{?pane_dead_signal,signal-#{pane_dead_signal},#{pane_dead_status}}"
+        form = "#{pane_dead} " + how
 
         def dead() -> str:
             words = self.tmux("display-message", "-p", "-t", f"={name}:", form).split()
-            return words[1] if words[0] == "1" else ""
+            if words == ["1"]:
+                # tmux 3.3a is deaf to SIGCHLD while its utempter helper runs for the closed
+                # terminal: the next child that ends makes it reap this one too.
+                self.tmux("run-shell", "true")
+            return words[1] if words[0] == "1" and len(words) == 2 else ""
 
         status = wait_until(dead, PATIENCE)
         assert status, f"{name} did not end:\n{self.screen(name)}"
@@ -179,6 +197,16 @@ class Real:
     def prompts(self, session: str) -> list[str]:
         return claude.typed_prompts(self.transcript(session))
 
+    def end(self) -> None:
+        """End the tmux server and whatever else of claude lives on: its background service does."""
+        self.run("tmux", "kill-server")
+        pids = pids_marked("HOME", self.home) - {self.net.process.pid}
+        end_processes(pids, 0.2)
+        for folder in claude.service_folders(self.home):
+            shutil.rmtree(folder, ignore_errors=True)
+        sockets = os.path.join(self.env["XDG_RUNTIME_DIR"], "cc-socks")
+        shutil.rmtree(sockets, ignore_errors=True)
+
 
 @pytest.fixture(scope="session")
 def claude_binary() -> str:
@@ -196,7 +224,9 @@ def real_claude(private: Path, claude_binary: str) -> Iterator[Real]:
         pytest.skip(f"{ABSENT}root, for a network namespace of our own")
     try:
         with claude.net(str(private)) as net:
-            yield Real(str(private / "home"), net, claude_binary)
+            real = Real(str(private / "home"), net, claude_binary)
+            yield real
+            real.end()
     except claude.Unavailable as why:
         pytest.skip(str(why))
 
