@@ -241,6 +241,7 @@ class Record(NamedTuple):
     tmux: str  # the tmux session's name when Claude started
     status: str
     url: str
+    parked: str = ""  # the background job its conversation moved to
     seen: float = 0.0  # the file's mtime, seconds
     alive: bool = False
 
@@ -389,6 +390,8 @@ class World(NamedTuple):
     claudes: frozenset[str]  # keys of panes in which a claude lives that has no supervisor
     records: tuple[Record, ...]
     transcripts: Mapping[str, bool]  # conversation id: it can be resumed
+    moved: Mapping[str, str]  # conversation id: the one that goes on with it
+    jobs: Mapping[str, str]  # conversation id: Claude's background job that keeps it
     blind: str  # why tmux could not be asked, or ""
     no_projects: str  # why transcripts could not be looked up, or ""
     now: float
@@ -485,8 +488,8 @@ def parse_json(text: str) -> object:
         value, end = scanner(text, len(text) - len(text.lstrip(" \t\r\n")))
         if not text[end:].strip(" \t\r\n"):
             return value
-    except (ImportError, StopIteration, ValueError, AttributeError, RecursionError):
-        pass  # json.loads decides, and words the error
+    except (ImportError, StopIteration, ValueError, AttributeError, RecursionError, SystemError):
+        pass  # json.loads decides and words the error; without json the scanner cannot (3.11)
     import json
 
     try:
@@ -718,6 +721,7 @@ def parse_record(text: str) -> Record:
         word("tmux").rpartition(":@")[0],
         word("status"),
         url if url.startswith("https://") else "",
+        word("parkedJobId"),
     )
 
 
@@ -821,13 +825,20 @@ def choose_witnesses(spec: Spec, facts: Facts, records: Iterable[Record]) -> tup
     return tuple(dict.fromkeys(ids))
 
 
-def choose_resume(spec: Spec, ids: Sequence[str], resumable: Mapping[str, bool]) -> tuple[str, str]:
+def choose_successor(session_id: str, moved: Mapping[str, str]) -> str:
+    """Return the conversation that goes on with one that moved to the background."""
+    for _ in range(len(moved)):
+        session_id = moved.get(session_id, session_id)
+    return session_id
+
+
+def choose_resume(spec: Spec, ids: Sequence[str], world: World) -> tuple[str, str]:
     """Return the conversation to resume ("" for a new one) and what to say about it."""
     for session_id in ids:
-        if resumable.get(session_id):
-            return session_id, ""
-    if spec.pin and resumable.get(spec.pin):
-        return spec.pin, "the manifest's pin"
+        if world.transcripts.get(session_id):
+            return choose_successor(session_id, world.moved), ""
+    if spec.pin and world.transcripts.get(spec.pin):
+        return choose_successor(spec.pin, world.moved), "the manifest's pin"
     lost = ids[0] if ids else spec.pin
     if lost:
         return "", f"a new conversation: {lost} has no conversation on disk"
@@ -868,6 +879,10 @@ def decide_pane(spec: Spec, panes: Sequence[Pane], world: World, as_name: str) -
     notes = [f"as {as_name!r}"] if as_name else []
     if screen is not None:
         notes.append(screen.label)
+    run_ = world.facts.get(spec.name, Facts()).run
+    parked = next((r.parked for r in world.records if run_ and r.pid == run_.claude), "")
+    if parked:
+        notes.append(f"its conversation moved to background job {parked}: claude attach {parked}")
     if pane.width < READABLE[0] or pane.height < READABLE[1]:
         notes.append(f"the pane is too small to read ({pane.width}x{pane.height})")
     return Decision(spec, LIVE, "", ", ".join(notes), "", pane.pane_id, pane.pid)
@@ -926,11 +941,15 @@ def decide(spec: Spec, world: World) -> Decision:
     ids = choose_witnesses(spec, facts, world.records)
     if world.no_projects and (ids or spec.pin):
         return Decision(spec, UNKNOWN, "", world.no_projects)
-    resume, note = choose_resume(spec, ids, world.transcripts)
+    resume, note = choose_resume(spec, ids, world)
     holder, where = choose_holder(resume, spec.name, world) if resume else (0, "")
     if holder:
         why = f"pid {holder} writes this conversation ({where})"
         return Decision(spec, HELD, resume, why, f"ps -fp {holder}", "", holder)
+    if resume in world.jobs:
+        job = world.jobs[resume]
+        why = f"Claude's background job {job} keeps this conversation"
+        return Decision(spec, HELD, resume, why, f"claude stop {job}")
     until = choose_rest(facts.health, world.now)
     if until and spec.name not in world.insist:
         minutes = int((until - world.now) // 60) + 1
@@ -1091,15 +1110,30 @@ SCREENS: tuple[tuple[tuple[str, ...], str, bool, bool], ...] = (
     (("Resume session",), "the resume picker", True, False),
     (("Resume from summary",), "the resume-from-summary question", True, False),
     (("Select login method",), "the sign-in", True, False),
-    (("Choose the text style",), "the theme choice", True, False),
+    (("Security notes:",), "the security notes", True, False),
+    (("Syntax theme:",), "the theme choice", True, False),
     (("running in the background", "claude attach"), "held by a background job", True, False),
     (("Do you want to",), "waiting for you", False, False),
+    (("Claude Code is suspended",), "suspended (kill -CONT brings it back)", False, False),
 )
-# How a dialog ends; what a conversation quotes stands above the input box instead.
+# How a dialog ends.  What a conversation quotes stands above the input box instead, whose
+# lower rule is two lines from the bottom at most.
 SCREEN_ENDS = (
-    "Enter to confirm", "Esc to cancel", "Esc to reject", "Esc to exit", "Press Enter",
-    "No, exit", "Yes, I trust this folder", "Yes, I accept", "claude stop",
-)  # fmt: skip
+    "Enter to confirm",
+    "Esc to cancel",
+    "Esc to reject",
+    "Esc to exit",
+    "Esc to close",
+    "Press Enter",
+    "No, exit",
+    "Yes, I trust this folder",
+    "Yes, I accept",
+    "claude stop",
+    "Syntax theme:",
+    "Run `fg`",
+    "To undo typing",
+)
+AGENT_VIEW = "Your session moved to the background"
 
 
 def squeeze(text: str) -> str:
@@ -1109,7 +1143,11 @@ def squeeze(text: str) -> str:
 
 def classify_screen(text: str) -> Screen | None:
     """Return the prompt that a pane shows now, at its bottom, or None."""
-    lines = [line for line in text.splitlines() if squeeze(line)]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if any(len(line) > 4 and not line.strip("\u2500") for line in lines[-3:]):
+        moved = squeeze(AGENT_VIEW) in squeeze("".join(lines))
+        return Screen("its conversation moved to a background job", False) if moved else None
+    lines = [line for line in lines if squeeze(line)]
     bottom = squeeze("".join(lines[-3:]))
     if not any(squeeze(end) in bottom for end in SCREEN_ENDS):
         return None
@@ -1658,29 +1696,85 @@ def is_conversation(path: str) -> bool:
     return False
 
 
-def read_transcripts(claude: str, ids: Iterable[str]) -> tuple[dict[str, bool], str]:
-    """Return which conversations can be resumed, and why that cannot be told, or "".
+class Transcripts(NamedTuple):
+    """What the disk says about conversations."""
+
+    resumable: Mapping[str, bool]
+    moved: Mapping[str, str]
+    trouble: str  # why some could not be looked up, or ""
+
+
+def read_successor(path: str) -> str:
+    """Return the conversation that goes on with this one in the background, or "".
+
+    Claude's last line of a transcript it moved: type continued-in.  Raises OSError.
+    Seen: 2.1.332.
+    """
+    with open(path, "rb") as f:
+        f.seek(max(0, os.fstat(f.fileno()).st_size - 65536))
+        for line in reversed(f.read().splitlines()):
+            if b'"continued-in"' not in line:
+                continue
+            try:
+                successor = parse_object(line.decode("utf-8", "replace"))["continuedInSessionId"]
+            except (ValueError, KeyError):
+                continue
+            return successor if isinstance(successor, str) and is_session_id(successor) else ""
+    return ""
+
+
+def read_transcripts(claude: str, ids: Iterable[str]) -> Transcripts:
+    """Return which conversations can be resumed, and which went on under another id.
 
     Looked up by name: Claude's encoding of folder names is not ours to repeat.
     """
     found: dict[str, bool] = {}
+    moved: dict[str, str] = {}
     wanted = sorted(set(ids))
     why = ""
     root = f"{claude}/projects"
     try:
         folders = os.listdir(root)
     except OSError as e:
-        return found, f"{root}: {e.strerror}; conversations cannot be looked up"
-    for folder in folders:
-        for session_id in wanted:
+        return Transcripts({}, {}, f"{root}: {e.strerror}; conversations cannot be looked up")
+    while wanted:
+        session_id = wanted.pop()
+        for folder in folders:
             path = f"{root}/{folder}/{session_id}.jsonl"
             try:
                 found[session_id] = found.get(session_id, False) or is_conversation(path)
+                successor = read_successor(path)
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as e:
                 why = f"{path}: {e.strerror}"
-    return found, "" if all(found.get(i) for i in wanted) else why
+                continue
+            if successor and successor not in found:
+                moved[session_id] = successor
+                wanted.append(successor)
+    moved = {old: new for old, new in moved.items() if found.get(new)}
+    return Transcripts(found, moved, "" if all(found.get(i) for i in ids) else why)
+
+
+def read_jobs(claude: str) -> dict[str, str]:
+    """Return the conversations that Claude's background jobs keep, with the jobs' short ids.
+
+    A job that was not stopped refuses to be resumed elsewhere, alive or dead (2.1.332).
+    """
+    folder = f"{claude}/jobs"
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return {}
+    found = {}
+    for name in names:
+        try:
+            job = parse_object(read_file(f"{folder}/{name}/state.json"))
+        except (OSError, ValueError):
+            continue
+        if job.get("state") != "stopped" and isinstance(job.get("sessionId"), str):
+            found[str(job["sessionId"])] = name
+    return found
 
 
 def tmux_default(environ: Mapping[str, str]) -> str:
@@ -1923,14 +2017,16 @@ def read_world(
     lone = [s for s in specs if not facts[s.name].run_live and not facts[s.name].retired]
     found: tuple[Record, ...] = ()
     claudes: frozenset[str] = frozenset()
-    transcripts: dict[str, bool] = {}
-    no_projects = ""
+    found_on_disk = Transcripts({}, {}, "")
+    jobs: dict[str, str] = {}
     if records or lone or insist:
         found = read_records(paths.claude)
         mine = {s.name for s in lone}
         claudes = read_claudes([p for p in panes if p.session in mine], found)
         ids = {i for s in lone for i in (*choose_witnesses(s, facts[s.name], found), s.pin) if i}
-        transcripts, no_projects = read_transcripts(paths.claude, ids) if ids else ({}, "")
+        if ids:
+            found_on_disk = read_transcripts(paths.claude, ids)
+            jobs = read_jobs(paths.claude)
     runs = {f.run.pid for f in facts.values() if f.run and f.run_live}
     shown = [p for p in panes if p.pid in runs or p.session in names]
     return World(
@@ -1941,9 +2037,11 @@ def read_world(
         read_screens(shown),
         claudes,
         found,
-        transcripts,
+        found_on_disk.resumable,
+        found_on_disk.moved,
+        jobs,
         blind,
-        no_projects,
+        found_on_disk.trouble,
         time.time(),
         frozenset(insist),
     )
@@ -2275,6 +2373,7 @@ def edit_json(path: str, keys: Sequence[str], value: object) -> bool:
     path = os.path.realpath(path)
     trouble = "it changes all the time"
     try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         lock = take_claude_lock(path)
         try:
             for attempt in range(40):
@@ -3637,12 +3736,18 @@ def cmd_open(name: str = "", resume: str | None = None, new: bool = False) -> in
     if resume and not is_session_id(resume):
         raise Failure(f"open: not a conversation id: {resume!r}", status=USAGE)
     if resume:
-        found, why = read_transcripts(paths.claude, [resume])
-        if not found.get(resume):
-            raise Failure(f"open: {why or f'no conversation {resume} on disk'}")
+        found = read_transcripts(paths.claude, [resume])
+        if not found.resumable.get(resume):
+            raise Failure(f"open: {found.trouble or f'no conversation {resume} on disk'}")
     binary, news = find_claude(paths, config)
     start_, spec, retired = choose_opened(start_, take_world(start_), name, new)
     world = take_world(start_, records=True, insist=(spec.name,))
+    run_ = world.facts[spec.name].run
+    if run_ is not None and not run_.pane and world.facts[spec.name].run_live:
+        with_lock(
+            paths, lambda: None
+        )  # somebody is launching it and holds the lock until it is there
+        world = take_world(start_, records=True, insist=(spec.name,))
     decision = next(d for d in plan(world) if d.spec.name == spec.name)
     decision = plan_resume(decision, world, resume or "", retired, resume == "")
     if decision.verdict not in (LIVE, BLOCKED, LAUNCH):
@@ -4260,9 +4365,7 @@ def cmd_demo() -> int:
 
     folder = tempfile.mkdtemp(prefix="ps-demo.", dir="/tmp")
     tmux = Tmux(f"{folder}/tmux/tmux-{os.getuid()}/default")
-    print(
-        "A private home, tmux and state; the agent is a stand-in; nothing of yours is touched."
-    )
+    print("A private home, tmux and state; the agent is a stand-in; nothing of yours is touched.")
     try:
         play(make_stage(folder), tmux)
         print("\nEvery promise held.")

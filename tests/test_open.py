@@ -1,0 +1,228 @@
+"""`open` and the `claude` function: a plain claude starts, re-attaches, resumes."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+import sessions
+import support
+from sessions import configure, declare, head_id, new_id, row, state
+
+pytestmark = pytest.mark.tmux
+
+
+@pytest.fixture
+def work(home, claude):
+    configure()
+    folder = home / "work"
+    folder.mkdir()
+    return folder
+
+
+def end_by_crash(name):
+    os.kill(sessions.agent(name), signal.SIGKILL)
+    assert support.wait_until(lambda: sessions.ended(name))
+
+
+def test_open_registers_the_session_of_the_folder_and_says_that_it_trusts_it(ps, work):
+    done = ps("open", cwd=work)
+    assert done.returncode == 0 and f"trusts {work}" in done.stderr
+    assert "work" in (state() / "registry.tsv").read_text() and "work" in sessions.panes()
+
+
+def test_a_second_open_leaves_the_first_alone(ps, work):
+    ps("open", cwd=work)
+    pid = sessions.panes()["work"]
+    assert ps("open", cwd=work).returncode == 0
+    assert sessions.panes() == {"work": pid}
+
+
+@pytest.mark.parametrize(
+    "folder, name", [("my.proj", "my_proj"), ("a:b", "a_b"), (".dot", "_dot"), ("ünï", "ünï")]
+)
+def test_a_folder_gives_a_name_that_tmux_keeps(ps, home, claude, folder, name):
+    configure()
+    (home / folder).mkdir()
+    assert ps("open", cwd=home / folder).returncode == 0
+    pid = sessions.panes()[name]
+    assert ps("open", cwd=home / folder).returncode == 0
+    assert sessions.panes() == {name: pid} and sessions.listed(ps)[name]["state"] == "LIVE"
+    assert (state() / f"{name}.id").exists()
+
+
+def test_the_home_directory_is_named_after_its_user(ps, home, claude):
+    configure()
+    done = ps("open", cwd=home)
+    assert done.returncode == 0 and os.environ["USER"] in sessions.panes()
+    assert "every folder below it" in done.stderr
+
+
+def test_two_folders_of_one_name_are_two_sessions(ps, home, claude):
+    configure()
+    for parent in ("one", "two", "three/one"):
+        (home / parent / "app").mkdir(parents=True)
+        assert ps("open", cwd=home / parent / "app").returncode == 0
+    assert set(sessions.panes()) == {"app", "two-app", "one-app"}
+
+
+def test_a_linked_folder_is_the_folder_it_points_to(ps, work, home):
+    (home / "link").symlink_to(work)
+    ps("open", cwd=work)
+    assert ps("open", cwd=home / "link", env={"PWD": str(home / "link")}).returncode == 0
+    assert set(sessions.panes()) == {"work"}
+
+
+def test_a_name_that_something_else_uses_in_tmux_is_not_taken(ps, work, tmux):
+    tmux("new-session", "-d", "-s", "work", "sleep", "300")
+    pid = sessions.panes()["work"]
+    assert ps("open", cwd=work).returncode == 0
+    assert sessions.panes()["work"] == pid and "home-work" in sessions.panes()
+
+
+def test_a_declared_row_in_the_folder_wins(ps, claude, home):
+    log = sessions.argv_log()
+    declare(row("api", "shared"), row("web", "shared"))
+    assert ps("open", cwd=home / "shared").returncode == 0
+    assert set(sessions.panes()) == {"api"}
+    assert "--dangerously-skip-permissions" in sessions.launches(log)[0]["argv"]
+    assert ps("open", "web", cwd="/").returncode == 0
+    assert set(sessions.panes()) == {"api", "web"}
+    assert not (state() / "registry.tsv").exists()
+
+
+def test_a_session_keeps_the_rights_it_was_opened_with(ps, work):
+    log = sessions.argv_log()
+    ps("open", cwd=work)
+    sessions.prompt("work", "hello")
+    end_by_crash("work")
+    assert ps("start").returncode == 0
+    assert [("--dangerously-skip-permissions" in r["argv"]) for r in sessions.launches(log)] == [
+        False,
+        False,
+    ]
+
+
+def test_a_crashed_session_is_resumed_by_open(ps, work):
+    ps("open", cwd=work)
+    sessions.prompt("work", "hello")
+    first = head_id("work")
+    end_by_crash("work")
+    assert ps("open", cwd=work).returncode == 0
+    assert head_id("work") == first
+
+
+def test_an_ended_session_gets_a_new_conversation_and_loses_its_mark(ps, work):
+    ps("open", cwd=work)
+    sessions.prompt("work", "hello")
+    first = head_id("work")
+    sessions.type_line("work", "/exit")
+    assert support.wait_until(lambda: (state() / "work.retired").exists())
+    assert support.wait_until(lambda: "\nwork\t" not in (state() / "registry.tsv").read_text())
+    assert ps("open", cwd=work).returncode == 0
+    assert support.wait_until(lambda: head_id("work") != first)
+    assert not (state() / "work.retired").exists() and first in (state() / "work.id").read_text()
+
+
+def test_the_old_conversation_can_be_taken_up_again(ps, work):
+    ps("open", cwd=work)
+    sessions.prompt("work", "hello")
+    first = head_id("work")
+    sessions.type_line("work", "/exit")
+    assert support.wait_until(lambda: (state() / "work.retired").exists())
+    assert support.wait_until(lambda: sessions.ended("work"))
+    assert ps("open", "--resume", cwd=work).returncode == 0
+    assert head_id("work") == first and sessions.pairs("work", "run")["resume"] == first
+
+
+def test_a_named_conversation_can_be_resumed_and_a_missing_one_is_refused(ps, work):
+    sessions.transcript(new_id(7))
+    done = ps("open", "--resume", new_id(8), cwd=work)
+    assert done.returncode == 1 and sessions.panes() == {}
+    assert ps("open", "--resume", new_id(7), cwd=work).returncode == 0
+    assert support.wait_until(lambda: head_id("work") == new_id(7))
+
+
+def test_new_opens_a_second_session_in_the_folder(ps, work):
+    ps("open", cwd=work)
+    assert ps("open", "--new", "other", cwd=work).returncode == 0
+    assert set(sessions.panes()) == {"work", "other"}
+    assert ps("open", "--new", "other", cwd=work).returncode == 1
+
+
+def test_two_opens_at_the_same_moment_make_one_process(ps, work):
+    log = sessions.argv_log()
+    both = [ps.start("open", cwd=work) for _ in range(4)]
+    assert [process.wait(60) for process in both] == [0] * 4
+    assert len(sessions.launches(log)) == 1 and set(sessions.panes()) == {"work"}
+
+
+def test_a_tick_in_the_middle_of_an_open_makes_no_second_process(ps, work):
+    log = sessions.argv_log()
+    sessions.knob(delay=0.5)
+    one = ps.start("open", cwd=work)
+    assert support.wait_until(lambda: "work" in sessions.panes())
+    done = ps("start")
+    assert one.wait(60) == 0 and done.returncode == 0
+    assert len(sessions.launches(log)) == 1
+
+
+def test_what_open_starts_has_the_shells_environment(ps, work, tmux):
+    tmux("new-session", "-d", "-s", "old", "sleep", "300")
+    log = sessions.argv_log()
+    env = {"VIRTUAL_ENV": "/venv", "https_proxy": "http://127.0.0.1:3128"}
+    assert ps("open", cwd=work, env=env).returncode == 0
+    assert env.items() <= sessions.launches(log)[0]["env"].items()
+
+
+def test_a_folder_of_another_user_is_not_trusted(ps, work):
+    if os.getuid() != 0:
+        pytest.skip(f"{support.ABSENT}root, to give a folder away")
+    os.chown(work, 65534, 65534)
+    sessions.knob()
+    done = ps("open", cwd=work)
+    assert "belongs to another user" in done.stderr
+    assert done.returncode == 1 and "trust" in done.stderr
+
+
+def test_trust_can_be_turned_off(ps, work):
+    configure(trust={"open": False})
+    done = ps("open", cwd=work)
+    assert done.returncode == 1 and "BLOCKED" in done.stderr
+    assert sessions.listed(ps)["work"]["state"] == "BLOCKED"
+
+
+def test_a_held_conversation_is_refused_with_the_pid(ps, work):
+    ps("open", cwd=work)
+    sessions.prompt("work", "hello")
+    first = head_id("work")
+    end_by_crash("work")
+    sessions.record(os.getpid(), first, cwd=str(work))
+    done = ps("open", cwd=work)
+    assert done.returncode == 1 and f"pid {os.getpid()}" in done.stderr
+
+
+@pytest.mark.parametrize("term", ["xterm-kitty-absent", "", "dumb", "xterm-256color"])
+def test_a_terminal_type_unknown_here_is_replaced(work, terminal, term):
+    shell = terminal(*support_argv("open"), cwd=work, env={"TERM": term}, size=(30, 100))
+    shell.expect("❯", 20)
+    support.run_tmux("detach-client", "-s", "=work")
+    assert shell.wait(20) == 0
+
+
+def support_argv(*args):
+    return [support.sys.executable, "-IS", support.SESSIONS, *args]
+
+
+def test_open_in_a_removed_folder_is_one_line(ps, work):
+    script = f'cd {work} && rmdir {work} && exec "$@"'
+    done = support.subprocess.run(
+        ["sh", "-c", script, "sh", *support_argv("open")], capture_output=True, text=True
+    )
+    assert done.returncode == 1 and "this folder was removed" in done.stderr
+
+
+def test_attach_without_a_terminal_or_a_session_is_one_line(ps, work):
+    assert ps("attach").returncode == 1
+    assert "no live session" in ps("attach", "none").stderr

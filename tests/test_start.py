@@ -1,0 +1,405 @@
+"""`start`: what is missing comes back in its own conversation; what holds one up is named."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+import sessions
+import support
+from sessions import declare, head_id, new_id, row, state
+
+pytestmark = pytest.mark.tmux
+
+
+def test_a_killed_session_is_resumed_and_a_live_one_is_left_alone(ps, claude):
+    declare(row("api"), row("web"))
+    assert ps("start").returncode == 0
+    for name in ("api", "web"):
+        sessions.prompt(name, f"remember {name}")
+    first, pid = head_id("api"), sessions.panes()["web"]
+    os.kill(sessions.agent("api"), signal.SIGKILL)
+    assert support.wait_until(lambda: sessions.ended("api"))
+    done = ps("start")
+    assert done.returncode == 0 and f"resumed {first}" in done.stderr, done.stderr
+    assert sessions.panes()["web"] == pid
+    sessions.type_line("api", "again")
+    assert support.wait_until(lambda: "knows: remember api" in sessions.screen("api"))
+
+
+def test_the_whole_server_may_go_and_all_come_back(ps, claude, tmux):
+    declare(row("api"), row("web"))
+    ps("start")
+    for name in ("api", "web"):
+        sessions.prompt(name, "hello")
+    ids = {name: head_id(name) for name in ("api", "web")}
+    tmux("kill-server")
+    assert support.wait_until(lambda: sessions.ended("api") and sessions.ended("web"))
+    assert ps("start").returncode == 0
+    assert {name: head_id(name) for name in ("api", "web")} == ids
+
+
+def test_a_longer_name_is_another_session(ps, claude, tmux):
+    declare(row("review-api"))
+    tmux("new-session", "-d", "-s", "review-api-worker", "sleep", "300")
+    worker = sessions.panes()["review-api-worker"]
+    assert ps("start").returncode == 0
+    assert ps("retire", "review-api").returncode == 0
+    assert sessions.panes()["review-api-worker"] == worker and "review-api" in sessions.panes()
+
+
+def test_what_was_ended_at_its_prompt_stays_ended(ps, claude):
+    declare(row("api"))
+    ps("start")
+    sessions.prompt("api", "hello")
+    sessions.type_line("api", "/exit")
+    assert support.wait_until(lambda: (state() / "api.retired").exists())
+    assert ps("start").returncode == 0 and "api" not in sessions.panes()
+    assert sessions.listed(ps)["api"]["state"] == "RETIRED"
+
+
+def test_start_by_name_brings_a_retired_session_back_in_its_old_conversation(ps, claude):
+    declare(row("api"))
+    ps("start")
+    sessions.prompt("api", "hello")
+    first = head_id("api")
+    sessions.type_line("api", "/exit")
+    assert support.wait_until(lambda: (state() / "api.retired").exists())
+    assert ps("start", "api").returncode == 0
+    assert head_id("api") == first and not (state() / "api.retired").exists()
+
+
+def test_a_retired_session_is_not_brought_back_and_a_killed_one_is(ps, claude, tmux):
+    declare(row("x"), row("y"))
+    ps("start")
+    sessions.prompt("y", "hello")
+    ps("retire", "x")
+    tmux("kill-session", "-t", "=x")
+    tmux("kill-session", "-t", "=y")
+    assert support.wait_until(lambda: sessions.ended("x") and sessions.ended("y"))
+    assert ps("start").returncode == 0 and ps("start").returncode == 0
+    assert set(sessions.panes()) == {"y"}
+
+
+@pytest.mark.parametrize("option", ["remain-on-exit on", "destroy-unattached on"])
+def test_options_of_the_person_do_not_hide_or_lose_a_session(ps, claude, option):
+    sessions.conf(f"set -g {option}\n")
+    declare(row("api"))
+    assert ps("start").returncode == 0
+    sessions.prompt("api", "hello")
+    first = head_id("api")
+    os.kill(sessions.agent("api"), signal.SIGKILL)
+    assert support.wait_until(lambda: sessions.ended("api"))
+    assert ps("start").returncode == 0 and head_id("api") == first
+    assert support.alive(sessions.agent("api"))
+
+
+def test_a_dead_pane_is_no_session(ps, claude, tmux):
+    declare(row("api"))
+    ps("start")
+    sessions.prompt("api", "hello")
+    tmux("set-option", "-w", "-t", "=api:", "remain-on-exit", "on")
+    os.kill(sessions.agent("api"), signal.SIGKILL)
+    assert support.wait_until(lambda: sessions.ended("api"))
+    assert ps("start").returncode == 0 and support.alive(sessions.agent("api"))
+
+
+def test_a_session_of_the_same_name_that_runs_something_else_is_named(ps, claude, tmux):
+    sessions.conf("new-session -d -s api\n")
+    declare(row("api"), row("web"))
+    tmux("start-server", ";", "source-file", os.path.expanduser("~/.tmux.conf"))
+    shell = sessions.panes()["api"]
+    done = ps("start")
+    assert done.returncode == 1 and "api: FOREIGN" in done.stderr
+    assert sessions.panes()["api"] == shell and "web" in sessions.panes()
+
+
+def test_a_deleted_socket_is_made_anew_and_no_second_server_started(ps, claude, tmux):
+    declare(row("api"))
+    ps("start")
+    pid = sessions.panes()["api"]
+    socket = Path(os.environ["TMUX_TMPDIR"], f"tmux-{os.getuid()}", "default")
+    socket.unlink()
+    assert ps("start").returncode == 0
+    assert sessions.panes() == {"api": pid}
+
+
+def test_a_deleted_socket_of_a_server_without_our_sessions_is_made_anew_too(ps, claude, tmux):
+    declare(row("api"))
+    tmux("new-session", "-d", "-s", "other", "sleep", "300")
+    Path(os.environ["TMUX_TMPDIR"], f"tmux-{os.getuid()}", "default").unlink()
+    assert ps("start").returncode == 0
+    assert set(sessions.panes()) == {"api", "other"}
+
+
+def test_a_shell_and_the_unit_agree_about_the_socket(ps, claude, home, tmux):
+    sessions.configure()
+    (home / "tm").mkdir()
+    work = home / "work"
+    work.mkdir()
+    assert ps("open", cwd=work, env={"TMUX_TMPDIR": str(home / "tm")}).returncode == 0
+    done = ps("start")
+    assert done.returncode == 0 and "work: LIVE" in done.stderr
+    assert sessions.panes() == {}
+    support.run_tmux("-S", str(home / "tm" / f"tmux-{os.getuid()}" / "default"), "kill-server")
+
+
+@pytest.mark.parametrize("how", ["unsafe", "long", "foreign"])
+def test_a_socket_folder_that_tmux_refuses_is_one_clear_line(ps, claude, home, how):
+    declare(row("api"))
+    base = home / ("l" * 120 if how == "long" else "tm")
+    base.mkdir()
+    if how != "long":
+        (base / f"tmux-{os.getuid()}").mkdir()
+        (base / f"tmux-{os.getuid()}").chmod(0o777)
+    if how == "foreign" and os.getuid() == 0:
+        os.chown(base / "tmux-0", 65534, 65534)
+        (base / "tmux-0").chmod(0o700)
+    done = ps("start", env={"TMUX_TMPDIR": str(base)})
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "File name too long" in done.stderr if how == "long" else "unsafe" in done.stderr
+
+
+def test_secrets_reach_the_agent_and_no_command_line(ps, claude):
+    log = sessions.argv_log()
+    declare(row("api"))
+    env = {"FAKE_TOKEN": "zzz-secret", "BULK": "b" * 20000}
+    assert ps("start", env=env).returncode == 0
+    assert sessions.launches(log)[0]["env"]["FAKE_TOKEN"] == "zzz-secret"
+    assert len(sessions.launches(log)[0]["env"]["BULK"]) == 20000
+    lines = [
+        Path(f"/proc/{p}/cmdline").read_bytes()
+        for p in os.listdir("/proc")
+        if p.isdigit() and support.alive(int(p))
+    ]
+    assert not any(b"zzz-secret" in line for line in lines)
+    assert not list(Path(os.environ["XDG_RUNTIME_DIR"]).rglob("*.job"))
+
+
+def test_markers_of_an_enclosing_agent_do_not_reach_a_session(ps, claude, tmux, home):
+    log = sessions.argv_log()
+    marks = {"CLAUDECODE": "1", "CLAUDE_CODE_CHILD_SESSION": "1", "CLAUDE_CODE_SESSION_ID": "x"}
+    os.environ.update(marks)
+    tmux("new-session", "-d", "-s", "first", "sleep", "300")
+    declare(row("api"))
+    assert ps("start", env={"ANTHROPIC_BASE_URL": "http://127.0.0.1:9"}).returncode == 0
+    env = sessions.launches(log)[0]["env"]
+    assert not marks.keys() & env.keys()
+    assert env["ANTHROPIC_BASE_URL"] == "http://127.0.0.1:9" and env["PS_SESSION_NAME"] == "api"
+
+
+def test_an_old_server_does_not_decide_the_environment(ps, claude, tmux, home):
+    log = sessions.argv_log()
+    tmux("new-session", "-d", "-s", "first", "sleep", "300")
+    tools = home / ".config" / sessions.NAME / "bin"
+    declare(row("api"))
+    tools.mkdir()
+    assert ps("start", env={"NEW": "yes"}).returncode == 0
+    env = sessions.launches(log)[0]["env"]
+    assert env["PATH"].split(":")[0] == str(tools) and env["NEW"] == "yes"
+    assert env["TMUX_PANE"].startswith("%")
+
+
+def test_a_claude_that_is_not_there_or_ends_at_once_is_named(ps, home):
+    declare(row("api"), row("web"))
+    done = ps("start", env={"PATH": "/usr/bin:/bin"})
+    assert done.returncode == 1 and "claude: not found" in done.stderr
+    program = home / ".local/bin/claude"
+    program.write_text("#!/bin/sh\necho cannot start here >&2; exit 1\n")
+    program.chmod(0o755)
+    done = ps("start")
+    assert done.returncode == 1
+    assert "api: LAUNCH: it ended at once (rc=1: cannot start here)" in done.stderr, done.stderr
+    assert sessions.panes() == {}
+
+
+def test_a_bare_path_still_finds_the_claude_in_the_home(ps, claude):
+    declare(row("api"))
+    assert ps("start", env={"PATH": "/usr/local/bin:/usr/bin:/bin"}).returncode == 0
+
+
+def test_a_session_that_dies_at_every_launch_rests_and_keeps_its_id(ps, claude, home):
+    log = sessions.argv_log()
+    first = new_id(1)
+    sessions.transcript(first)
+    sessions.file_id("bad", first)
+    real = claude.rename(home / ".local/bin/real-claude")
+    claude.write_text(
+        f'#!/bin/sh\ncase "$*" in *{first}*) echo No conversation found; exit 1;; esac\n'
+        f'exec {real} "$@"\n'
+    )
+    claude.chmod(0o755)
+    declare(row("bad"), row("good"))
+    for _ in range(4):
+        done = ps("start")
+        assert done.returncode == 1 and "bad: " in done.stderr and "good: L" in done.stderr
+    assert "RESTING" in done.stderr and head_id("bad") == first
+    assert len(sessions.launches(log)) == 1 and "good" in sessions.panes()
+    assert "LAUNCH" in ps("start", "bad").stderr
+
+
+def test_three_that_die_at_once_stop_the_launching(ps, home):
+    program = home / ".local/bin/claude"
+    program.write_text("#!/bin/sh\nexit 1\n")
+    program.chmod(0o755)
+    declare(*(row(f"s{at}") for at in range(8)), launch={"parallel": 3})
+    done = ps("start")
+    assert done.returncode == 1 and "the cause is shared" in done.stderr
+    assert "s7: UNKNOWN" in done.stderr and not (state() / "s7.exit").exists()
+
+
+def test_a_caller_that_reads_our_output_is_not_kept_waiting(claude):
+    declare(row("api"))
+    script = f"x=$({support.sys.executable} -IS {support.SESSIONS} start 2>&1); echo done"
+    done = subprocess.run(["timeout", "60", "bash", "-c", script], capture_output=True, text=True)
+    assert done.stdout == "done\n"
+
+
+def test_descriptors_of_the_caller_are_not_handed_to_the_server(claude, tmux):
+    declare(row("api"))
+    reading, writing = os.pipe()
+    argv = [support.sys.executable, "-IS", support.SESSIONS, "start"]
+    subprocess.run(argv, check=True, pass_fds=(writing,), capture_output=True)
+    os.close(writing)
+    support.select.select([reading], [], [], 5)
+    assert os.read(reading, 1) == b""
+
+
+def test_a_session_runs_in_its_own_folder_wherever_start_was_called(ps, claude):
+    log = sessions.argv_log()
+    declare(row("api", "deep folder/x'y"))
+    assert ps("start", cwd="/").returncode == 0
+    assert sessions.launches(log)[0]["cwd"] == os.path.expanduser("~/deep folder/x'y")
+
+
+@pytest.mark.parametrize("folder", ["a;", "#{host}", "$HOME", "it's", "ünï", "-x", "a\\b", 'q"q'])
+def test_odd_folders_are_entered_as_they_are(ps, claude, folder):
+    log = sessions.argv_log()
+    declare(row("api", folder))
+    assert ps("start").returncode == 0
+    assert sessions.launches(log)[0]["cwd"] == os.path.join(os.environ["HOME"], folder)
+
+
+def test_a_folder_that_is_gone_is_refused_and_the_others_launch(ps, claude):
+    declare(row("lost"), row("api"))
+    os.rmdir(os.path.expanduser("~/lost"))
+    done = ps("start")
+    assert done.returncode == 1 and "lost: GONE" in done.stderr
+    assert set(sessions.panes()) == {"api"}
+
+
+def test_an_id_without_a_conversation_on_disk_gives_way_and_is_kept(ps, claude):
+    log = sessions.argv_log()
+    declare(row("api", pin=new_id(2)))
+    sessions.transcript(new_id(2))
+    sessions.file_id("api", new_id(1))
+    assert ps("start").returncode == 0
+    assert new_id(2) in sessions.launches(log)[0]["argv"]
+    assert new_id(1) in (state() / "api.id").read_text()
+
+
+def test_without_any_conversation_a_new_one_is_started_and_said(ps, claude):
+    log = sessions.argv_log()
+    declare(row("api"))
+    (sessions.claude_folder() / "projects").mkdir()
+    sessions.file_id("api", new_id(1))
+    done = ps("start")
+    assert done.returncode == 0 and "a new conversation" in done.stderr
+    assert "--resume" not in sessions.launches(log)[0]["argv"]
+    assert new_id(1) in (state() / "api.id").read_text()
+
+
+def test_a_missing_projects_folder_is_not_no_conversation(ps, claude):
+    declare(row("api"), row("web"))
+    sessions.file_id("api", new_id(1))
+    done = ps("start")
+    assert done.returncode == 1 and "api: UNKNOWN" in done.stderr
+    assert set(sessions.panes()) == {"web"}
+
+
+@pytest.mark.parametrize(
+    "folder", ["my_proj", ".dot", "日本", "/".join(["long" * 10] * 6)], ids=str.__len__
+)
+def test_a_conversation_is_found_whatever_its_folder_is_called(ps, claude, folder):
+    declare(row("api", folder))
+    ps("start")
+    sessions.prompt("api", "hello")
+    first = head_id("api")
+    os.kill(sessions.agent("api"), signal.SIGKILL)
+    assert support.wait_until(lambda: sessions.ended("api"))
+    assert f"resumed {first}" in ps("start").stderr
+
+
+DAMAGE = {
+    "half a line": '%s\n{"type":"assis',
+    "nuls at the end": "%s\n" + "\0" * 4096,
+    "two records on one line": '%s\n{"type":"mode"}{"type":"mode"}\n',
+    "no newline": "%s",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_conversation_is_resumed_and_not_touched(ps, claude, damage):
+    good = '{"type": "user", "message": {"role": "user", "content": "hello"}}'
+    path = sessions.transcript(new_id(1), text=DAMAGE[damage] % good)
+    sessions.file_id("api", new_id(1))
+    declare(row("api"))
+    before = path.read_bytes()
+    assert f"resumed {new_id(1)}" in ps("start").stderr
+    assert path.read_bytes().startswith(before[:60])
+
+
+@pytest.mark.parametrize("text", ["", "\0" * 600, '{"type":"mode"}\n', '{"type":"user"'])
+def test_a_conversation_that_claude_would_refuse_is_none(ps, claude, text):
+    path = sessions.transcript(new_id(1))
+    path.write_text(text)
+    sessions.file_id("api", new_id(1))
+    declare(row("api"))
+    assert "a new conversation" in ps("start").stderr
+
+
+def test_another_config_folder_is_used_for_everything(ps, claude, home):
+    other = {"CLAUDE_CONFIG_DIR": str(home / "alt")}
+    os.environ.update(other)
+    declare(row("api"))
+    ps("start")
+    sessions.prompt("api", "hello")
+    assert (home / "alt/.claude.json").exists() and not (home / ".claude.json").exists()
+    os.kill(sessions.agent("api"), signal.SIGKILL)
+    assert support.wait_until(lambda: sessions.ended("api"))
+    assert f"resumed {head_id('api')}" in ps("start").stderr
+
+
+def test_a_base_index_does_not_matter(ps, claude):
+    sessions.conf("set -g base-index 1\nsetw -g pane-base-index 1\nset -g default-command 'sh'\n")
+    declare(row("api"))
+    assert ps("start").returncode == 0
+    sessions.prompt("api", "hello")
+
+
+def test_a_dry_run_prints_the_plan_and_changes_nothing(ps, claude):
+    declare(row("api"))
+    done = ps("start", "--dry-run")
+    assert done.stdout.startswith("api: LAUNCH") and sessions.panes() == {}
+    assert done.returncode == 0
+
+
+def test_a_session_that_says_nothing_in_time_is_unknown(ps, home):
+    program = home / ".local/bin/claude"
+    program.write_text("#!/bin/sh\nexec sleep 300\n")
+    program.chmod(0o755)
+    declare(row("api"), launch={"verify_s": 1})
+    done = ps("start")
+    assert done.returncode == 1 and "api: UNKNOWN: not up after 1 s" in done.stderr
+
+
+def test_names_that_tmux_would_change_are_refused_by_line(ps, claude):
+    names = ("$0", "%3", "-dash", "=eq", "sp ace", "back\\slash", "x#S", "", "a.b", "a:b", "x" * 65)
+    declare(*(row(name, "api") for name in names), row("good"))
+    done = ps("start")
+    assert done.returncode == 1
+    assert all(f"manifest line {at}: " in done.stderr for at in range(1, len(names) + 1))
+    assert set(sessions.panes()) == {"good"}
