@@ -6,8 +6,7 @@
     task-adopt adopt --from ID [--to ID]    adopt by hand where the hook could only name several
     task-adopt install | uninstall          the hook and the task tools in Claude's settings
 
-`startup`, `resume`, `fork`, `compact` and sources not known yet are treated alike: whether there is
-a list tells more than they do.  `clear` is a person asking for an empty list: silence.
+Every source but `clear` is treated alike: whether the session has a list tells more than they do.
 Four promises: a list is never replaced and never merged into; the source is never changed; the
 session never fails: the hook exits 0, and standard output is empty or one JSON object.
 """
@@ -28,23 +27,19 @@ if TYPE_CHECKING:  # importing typing would make the start of every session half
 
     T = TypeVar("T")
 
-PROG, VERSION = "task-adopt", "1.0"
+PROG, VERSION, TOOLS = "task-adopt", "1.0", "CLAUDE_CODE_ENABLE_TODO_TOOLS"
 STATUSES = ("in_progress", "pending", "completed")  # in the order they are shown
 YES, DOUBT, NO = "candidate", "unsure", "no"  # verdicts on an earlier session
 STAGING, HIGH = ".task-adopt-", ".highwatermark"
-FILE_MAX = 1 << 20  # bytes of a task, of a payload
-SPAN, BACK = 1 << 16, 1 << 23  # bytes read at the ends of a transcript, for what was said last
+FILE_MAX, SPAN, BACK = 1 << 20, 1 << 16, 1 << 23  # bytes: of a task; read at ends of transcripts
 CONTEXT_MAX, SHOWN_MAX = 4096, 40  # bytes of what the model is told, tasks in it
 AT_FDCWD, RENAME_NOREPLACE = -100, 1  # <fcntl.h>, <linux/fs.h>
 RENAMEAT2 = {"x86_64": 316, "aarch64": 276, "riscv64": 276, "armv7l": 382, "i686": 353}
 RECENT = {"Last prompts of the user:": 5, "Answers of the user:": 5, "Last TodoWrite list:": 1}
-TOOLS = "CLAUDE_CODE_ENABLE_TODO_TOOLS"
 
 Task = namedtuple("Task", "number subject description status open changed")  # changed: ns
 # Another conversation of this folder that has a list; high: the last number Claude has freed.
 Sibling = namedtuple("Sibling", "name changed tasks high verdict why")
-
-# ---- Parsing and formatting -----------------------------------------------
 
 
 def dig(record: object, kind: type[T], *keys: str) -> T:
@@ -60,10 +55,9 @@ def is_component(text: str) -> bool:
     return plain and 0 < len(text.encode()) <= 128
 
 
-def parse_number(text: str) -> int:
+def parse_number(raw: bytes) -> int:
     """Return a plain decimal number of at most 18 digits, 0 for anything else."""
-    plain = text.isascii() and text.isdigit() and not text.startswith("0") and len(text) <= 18
-    return int(text) if plain else 0
+    return int(raw) if raw.isdigit() and not raw.startswith(b"0") and len(raw) <= 18 else 0
 
 
 def parse_object(raw: bytes) -> dict[str, object]:
@@ -74,15 +68,9 @@ def parse_object(raw: bytes) -> dict[str, object]:
         return {}
 
 
-def parse_records(block: bytes) -> Iterator[dict[str, object]]:
-    """Yield the whole records in a piece of a transcript, whatever a power cut did to others."""
-    lines = block.replace(b"\0", b"").replace(b"}{", b"}\n{").split(b"\n")
-    return filter(None, map(parse_object, lines))
-
-
 def parse_task(name: str, raw: bytes, changed: int) -> Task | None:
     """Return the task in file `name`, None where Claude itself would not show it."""
-    task, number = parse_object(raw), parse_number(name[:-5])
+    task, number = parse_object(raw), parse_number(name[:-5].encode())
     subject, description, status = (dig(task, str, k) for k in ("subject", "description", "status"))
     kinds = {"subject": str, "description": str, "blocks": list, "blockedBy": list}
     valid = all(isinstance(task.get(key), kind) for key, kind in kinds.items())
@@ -131,9 +119,8 @@ def format_tasks(header: str, tasks: Sequence[Task], room: int) -> str:
     newest = sorted(left, key=lambda t: -t.changed)[:SHOWN_MAX]
     lines = []
     for t in sorted(newest, key=lambda t: (STATUSES.index(t.status), t.number)):
-        more = format_line(t.description, 240)
-        line = f"#{t.number} [{t.status}] {format_line(t.subject, 160)}"
-        lines.append(f"{line}: {more}" if more else line)
+        texts = format_line(t.subject, 160), format_line(t.description, 240)
+        lines.append(f"#{t.number} [{t.status}] {': '.join(filter(None, texts))}")
     return format_list(f"{PROG}: {len(left)} open tasks {header}", lines, len(left), room)
 
 
@@ -141,14 +128,10 @@ def format_hint(siblings: Sequence[Sibling], session: str, why: str, room: int) 
     """Return which sessions may be meant and the commands that settle it; "" if there are none."""
     lines = []
     for s in siblings:
-        left = [format_line(t.subject, 80) for t in s.tasks if t.open]
-        note = f"{len(left)} open, the first {left[0]!r}" + (f"; {s.why}" if s.why else "")
+        note = format_line(s.why or next(t.subject for t in s.tasks if t.open), 120)
         lines.append(f"{PROG} adopt --from {s.name} --to {session}  # {note}")
     header = f"{PROG}: an earlier session here left open tasks; not adopted: {why}. To adopt, run:"
     return format_list(header, lines, len(lines), room)
-
-
-# ---- Reading --------------------------------------------------------------
 
 
 def claude_home(environ: Mapping[str, str]) -> str:
@@ -156,18 +139,18 @@ def claude_home(environ: Mapping[str, str]) -> str:
     return environ.get("CLAUDE_CONFIG_DIR") or os.path.join(environ.get("HOME", ""), ".claude")
 
 
-def read_stdin() -> bytes:
-    """Return a payload as soon as it is whole: its writer may be slow, or never close the pipe."""
+def read_payload() -> dict[str, object]:
+    """Return it as soon as it is whole: its writer may be slow, or never close the pipe."""
     import select
 
-    raw, poll, end = b"", select.poll(), time.monotonic() + 3
+    raw, end, poll, payload = b"", time.monotonic() + 3, select.poll(), parse_object(b"")
     poll.register(0, select.POLLIN)
-    while len(raw) < FILE_MAX and poll.poll(max(0, end - time.monotonic()) * 1000):
+    while not payload and len(raw) < FILE_MAX and poll.poll(max(0, end - time.monotonic()) * 1000):
         piece = os.read(0, SPAN)
-        raw += piece
-        if not piece or (raw.rstrip().endswith(b"}") and parse_object(raw)):
+        raw, payload = raw + piece, parse_object(raw + piece)
+        if not piece:
             break
-    return raw
+    return payload
 
 
 def read_file(path: str, part: int = 0) -> tuple[bytes, int]:
@@ -186,8 +169,11 @@ def read_file(path: str, part: int = 0) -> tuple[bytes, int]:
         return b"", 0
 
 
-def read_text(path: str) -> str:
-    return read_file(path)[0].decode("utf-8", "replace").strip()
+def read_records(path: str, *parts: int) -> Iterator[dict[str, object]]:
+    """Yield the whole records in parts of a transcript, whatever a power cut did to others."""
+    for part in parts:
+        block = read_file(path, part)[0].replace(b"\0", b"").replace(b"}{", b"}\n{")
+        yield from filter(None, map(parse_object, block.split(b"\n")))
 
 
 def read_tasks(folder: str) -> list[Task]:
@@ -203,12 +189,12 @@ def read_where(session: str) -> tuple[str, str, bool]:
     root = env.get("CCR_TASKS_ROOT") or os.path.join(claude_home(env), "tasks")
     named = env.get("CLAUDE_CODE_TASK_LIST_ID", "")
     if named:
-        kept = (c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in named)
-        return root, "".join(kept), True
+        return root, "".join(c if c.isalnum() or c in "-_" else "-" for c in named), True
     teams = env.get("CLAUDE_CODE_EXPERIMENTAL_AGENT_TEAMS", "").lower() in ("1", "true", "yes")
     if not teams or env.get("CLAUDE_CODE_ENTRYPOINT") == "sdk-cli":
         return root, session, False
-    other = read_text(os.path.join(root, team, ".session-list"))  # what the team goes on with
+    raw, _ = read_file(os.path.join(root, team, ".session-list"))  # what the team goes on with
+    other = raw.decode("utf-8", "replace").strip()
     return root, other if is_component(other) else team, True
 
 
@@ -226,31 +212,27 @@ def read_life(pid: int) -> str:
 
 
 def read_world(session: str) -> tuple[dict[str, str], str]:
-    """Return the conversations that are not free, each with the reason, and what is in doubt.
-
-    Not free is what a live process writes and what a persistent session brings back, unless this
-    session took its place.  Half a record (Claude writes in place) may be about any of them.
-    """
-    taken, doubt, own, base = {}, "", set(), os.environ.get("XDG_STATE_HOME")
-    base = base or os.path.join(os.environ.get("HOME", ""), ".local/state")
+    """Return the conversations that are somebody's, each with the reason, and what is in doubt."""
+    taken, doubt, own = {}, "", set()
+    base = os.environ.get("XDG_STATE_HOME") or f"{os.environ.get('HOME', '')}/.local/state"
     running, state = f"{claude_home(os.environ)}/sessions", f"{base}/persistent-sessions"
     try:
         for name in os.listdir(running) if os.path.exists(running) else []:
             record = parse_object(read_file(os.path.join(running, name))[0])
             owner, pid = dig(record, str, "sessionId"), dig(record, int, "pid")
-            pid = pid or parse_number(name.partition(".json")[0])
+            pid = pid or parse_number(name[:-5].encode())
             life = read_life(pid) if pid > 0 and name.endswith(".json") else ""
-            if life and not owner:
+            if life and not owner:  # half a record: Claude rewrites them in place
                 doubt = f"{name} in {running} cannot be read"
             elif life and (life == "?" or str(record.get("procStart", life)) == life):
                 taken[owner] = f"process {pid} still works on it"
-            if owner == session:
+            if owner == session:  # has taken the place of what that persistent session ran
                 own.add(dig(record, str, "tmux").rpartition(":")[0])
         names = set(os.listdir(state) if os.path.exists(state) else [])
         for name in (n[:-3] for n in names if n.endswith(".id")):
             if name not in own and f"{name}.retired" not in names:
-                first = read_text(os.path.join(state, f"{name}.id")).partition("\n")[0].strip()
-                taken[first] = f"persistent session {name!r} brings it back"
+                first = b"".join(read_file(f"{state}/{name}.id")[0].split()[:1])
+                taken[first.decode("ascii", "replace")] = f"session {name!r} brings it back"
     except OSError as e:
         doubt = f"{e.filename}: {e.strerror}"
     return taken, doubt
@@ -258,10 +240,12 @@ def read_world(session: str) -> tuple[dict[str, str], str]:
 
 def read_origin(path: str) -> tuple[str, bool]:
     """Return the folder a conversation was started in, and whether it is a sub-agent's."""
-    records = [r for part in (SPAN, -SPAN) for r in parse_records(read_file(path, part)[0])]
-    folders = [dig(r, str, "cwd") for r in records if "cwd" in r]
-    sides = [r["isSidechain"] for r in records if "isSidechain" in r]
-    return (*folders, "")[0], sides[:1] == [True]
+    sub_agent = False
+    for record in read_records(path, SPAN, -SPAN):
+        sub_agent = sub_agent or dig(record, bool, "isSidechain")
+        if dig(record, str, "cwd"):
+            return dig(record, str, "cwd"), sub_agent
+    return "", sub_agent
 
 
 def read_successor(old: Sibling, newer: Iterable[Sibling], folder: str) -> str:
@@ -271,7 +255,7 @@ def read_successor(old: Sibling, newer: Iterable[Sibling], folder: str) -> str:
         wiped = not new.tasks and new.high >= old.tasks[-1].number
         if wiped or subjects <= {(t.number, t.subject) for t in new.tasks}:
             return str(new.name)
-        for record in parse_records(read_file(f"{folder}/{new.name}.jsonl", SPAN)[0]):
+        for record in read_records(f"{folder}/{new.name}.jsonl", SPAN):
             told = dig(record, dict, "attachment")
             if told.get("hookEvent") == "SessionStart" and f" from {old.name}:" in str(told):
                 return str(new.name)
@@ -280,14 +264,16 @@ def read_successor(old: Sibling, newer: Iterable[Sibling], folder: str) -> str:
 
 def read_siblings(session: str, folder: str, cwd: str, root: str) -> list[Sibling]:
     """Return the other conversations in `folder` that have a list, judged, newest first."""
-    siblings, stems = [], {n[:-6] for n in os.listdir(folder) if n.endswith(".jsonl")}
+    siblings, files = [], os.listdir(folder) if os.path.isdir(folder) else []
+    stems = {n[:-6] for n in files if n.endswith(".jsonl") and not n.endswith(".live.jsonl")}
     for name in stems.intersection(os.listdir(root)) - {session}:
-        path, plain = os.path.join(root, name), is_component(name) and not name.startswith("agent-")
+        path, plain = f"{root}/{name}", is_component(name) and not name.startswith("agent-")
         try:
             found = os.lstat(f"{folder}/{name}.jsonl")
             if plain and stat.S_ISREG(found.st_mode) and not os.path.islink(path):
-                high = parse_number(read_text(os.path.join(path, HIGH)))
-                siblings.append(Sibling(name, found.st_mtime_ns, read_tasks(path), high, NO, ""))
+                high = parse_number(read_file(f"{path}/{HIGH}")[0].strip())
+                known = name, found.st_mtime_ns, read_tasks(path), high
+                siblings.append(Sibling(*known, NO, "no open task"))
         except OSError:
             continue
     siblings.sort(key=lambda s: -s.changed)
@@ -295,7 +281,6 @@ def read_siblings(session: str, folder: str, cwd: str, root: str) -> list[Siblin
     before = read_file(f"{folder}/{session}.jsonl", SPAN)[1] or time.time_ns()
     for at, old in enumerate(siblings):
         if not any(t.open for t in old.tasks):
-            siblings[at] = old._replace(why="no open task")
             continue
         place, sub_agent = read_origin(f"{folder}/{old.name}.jsonl")
         newer = [s for s in reversed(siblings[:at]) if s.changed > old.changed]
@@ -310,7 +295,7 @@ def read_siblings(session: str, folder: str, cwd: str, root: str) -> list[Siblin
             (doubt, DOUBT, doubt),
             (True, YES, ""),
         )
-        verdict, why = next((v, w) for applies, v, w in verdicts if applies)
+        _, verdict, why = next(v for v in verdicts if v[0])
         siblings[at] = old._replace(verdict=verdict, why=why)
     return siblings
 
@@ -326,35 +311,22 @@ def read_recent(path: str) -> str:
     return "\n".join(filter(None, [*parts, f"All of it: {path}"])) if any(parts) else ""
 
 
-# ---- Publishing -----------------------------------------------------------
-
-
-def sync_folder(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    os.fsync(fd)
-    os.close(fd)
-
-
 def rename_noreplace(src: str, dst: str) -> None:
-    """Rename a folder; `dst` must not exist, not even as an empty folder.
-
-    Raises OSError, also where kernel or file system cannot promise that.  Source: renameat2(2).
-    """
+    """Rename to `dst` unless that exists or nobody promises not to replace it: renameat2(2)."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
     args = AT_FDCWD, os.fsencode(src), AT_FDCWD, os.fsencode(dst), RENAME_NOREPLACE
-    call, number = getattr(libc, "renameat2", None), RENAMEAT2.get(os.uname().machine, -1)
-    if (call(*args) if call else libc.syscall(ctypes.c_long(number), *args)) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"cannot be published safely, {os.strerror(code)}", dst)
+    number, call = RENAMEAT2.get(os.uname().machine, -1), getattr(libc, "renameat2", None)
+    if (call(*args) if call else libc.syscall(number, *args)) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), dst)
 
 
 def remove_staging(root: str, own: str = "") -> None:
     """Remove the staging folder `own`, or else those of hooks that were killed."""
     for name in [own] if own else [n for n in os.listdir(root) if n.startswith(STAGING)]:
         pid, _, start = name[len(STAGING) :].partition("-")
-        if own or read_life(parse_number(pid)) not in (start, "?"):
+        if own or read_life(parse_number(pid.encode())) not in (start, "?"):
             import shutil
 
             shutil.rmtree(os.path.join(root, name), ignore_errors=True)
@@ -362,60 +334,54 @@ def remove_staging(root: str, own: str = "") -> None:
 
 def publish(root: str, source: str, name: str) -> bool:
     """Make a copy of the list `source` visible as `name`, whole; False if `name` exists."""
-    own, published = f"{STAGING}{os.getpid()}-{read_life(os.getpid())}", False
+    own = f"{STAGING}{os.getpid()}-{read_life(os.getpid())}"
     os.umask(0o077)
-    os.mkdir(os.path.join(root, own))
+    os.mkdir(f"{root}/{own}")
     try:
-        for file in os.listdir(os.path.join(root, source)):
-            raw, changed = read_file(os.path.join(root, source, file))
-            high = file == HIGH and parse_number(raw.decode("utf-8", "replace").strip())
-            if high or (file.endswith(".json") and parse_task(file, raw, changed)):
-                with open(os.path.join(root, own, file), "xb") as f:
+        for file in os.listdir(f"{root}/{source}"):
+            raw, changed = read_file(f"{root}/{source}/{file}")
+            valid = file.endswith(".json") and parse_task(file, raw, changed)
+            if valid or (file == HIGH and parse_number(raw.strip())):
+                with open(f"{root}/{own}/{file}", "xb") as f:
                     f.write(raw)
                     f.flush()
                     os.utime(f.fileno(), ns=(changed, changed))
                     os.fsync(f.fileno())
-        sync_folder(os.path.join(root, own))
-        rename_noreplace(os.path.join(root, own), os.path.join(root, name))
-        published = True
-        sync_folder(root)
-    except FileExistsError:
-        pass  # another hook was quicker
-    finally:
-        if not published:
-            remove_staging(root, own)
-    return published
+        os.fsync(os.open(f"{root}/{own}", os.O_RDONLY))
+        rename_noreplace(f"{root}/{own}", f"{root}/{name}")
+    except OSError as e:
+        remove_staging(root, own)
+        if isinstance(e, FileExistsError):  # another hook was quicker
+            return False
+        raise
+    os.fsync(os.open(root, os.O_RDONLY))
+    return True
 
 
-# ---- The hook and the commands --------------------------------------------
-
-
-def hook(raw: bytes) -> str:
+def hook(payload: dict[str, object]) -> str:
     """Adopt where that is safe, and return what the model is to know about its tasks."""
-    payload, keys = parse_object(raw), ("session_id", "transcript_path", "cwd", "source")
+    keys = ("session_id", "transcript_path", "cwd", "source")
     session, transcript, cwd, source = (dig(payload, str, key) for key in keys)
     event = payload.get("hook_event_name", "SessionStart")
     if not is_component(session) or event != "SessionStart" or source == "clear":
         return ""
-    root, name, shared = read_where(session)
     recent = read_recent(transcript) if source == "compact" else ""
-    own, siblings, room = os.path.join(root, name), [], CONTEXT_MAX - len(recent.encode()) - 2
-    why, header = "it is not clear which one is continued here", "are in your list"
+    (root, name, shared), room = read_where(session), CONTEXT_MAX - len(recent.encode()) - 2
+    own, siblings, header = os.path.join(root, name), [], "are in your list"
+    why = "it is not clear which one is continued here"
     if os.path.isdir(root):
         remove_staging(root)
         if not shared and not os.path.lexists(own):
             siblings = read_siblings(session, os.path.dirname(transcript), cwd, root)
-    sure = [s for s in siblings if s.verdict == YES]
+    named = [s for s in siblings if s.verdict == YES]
     try:
-        if len(sure) == 1 and publish(root, sure[0].name, name):
-            header = f"were recovered from {sure[0].name}: they are in your list"
+        if len(named) == 1 and publish(root, named[0].name, name):
+            header = f"were recovered from {named[0].name}: they are in your list"
     except OSError as e:
-        why = e.strerror or str(e)
+        why = f"it cannot be published, {e.strerror}"
+    told = format_hint(named or [s for s in siblings if s.verdict == DOUBT], session, why, room)
     if os.path.lexists(own):
         told = format_tasks(f"{header} (TaskList, Ctrl+T):", read_tasks(own), room)
-    else:
-        named = sure or [s for s in siblings if s.verdict == DOUBT]
-        told = format_hint(named, session, why, room)
     return "\n\n".join(filter(None, (told, recent)))
 
 
@@ -433,15 +399,14 @@ def hook_command(other: bool = False) -> str:
 
 
 def cmd_status(verb: str, source: str, target: str) -> str:
-    """Show this target's list and what is thought of each earlier target of this folder."""
+    """Show this session's list and what is thought of each earlier session of this folder."""
     home, (root, name, shared) = claude_home(os.environ), read_where(target or "-")
-    path, projects = os.path.join(root, name), os.path.join(home, "projects")
     env = dig(parse_object(read_file(os.path.realpath(f"{home}/settings.json"))[0]), dict, "env")
+    kind = "shared" if shared else "its own" if os.path.lexists(f"{root}/{name}") else "none yet"
     tools = "on" if {**os.environ, **env}.get(TOOLS) else f"off on current models: {PROG} install"
-    own = "its own" if os.path.lexists(path) else "none yet"
-    print(f"list   {path} ({'shared' if shared else own})\ntools  {tools}")
-    for folder in os.listdir(projects) if os.path.isdir(projects) and os.path.isdir(root) else []:
-        for s in read_siblings(target, os.path.join(projects, folder), os.getcwd(), root):
+    print(f"list   {root}/{name} ({kind})\ntools  {tools}")
+    for folder in os.listdir(f"{home}/projects") if os.path.isdir(root) else []:
+        for s in read_siblings(target, f"{home}/projects/{folder}", os.getcwd(), root):
             if not s.why.startswith("started in"):
                 left = sum(t.open for t in s.tasks)
                 print(f"{s.name}  {left} of {len(s.tasks)} open  {s.verdict}  {s.why}")
@@ -463,7 +428,7 @@ def cmd_adopt(verb: str, source: str, target: str) -> str:
     return "" if publish(root, source, name) else f"{name} was given a list just now"
 
 
-def cmd_settings(verb: str, source: str, target: str) -> str:
+def cmd_setup(verb: str, source: str, target: str) -> str:
     """Put the hook and TOOLS into Claude's settings, or take them out; return why not."""
     path, text, mode = os.path.realpath(f"{claude_home(os.environ)}/settings.json"), "{}", 0o600
     commands = hook_command(), hook_command(other=True)
@@ -476,8 +441,7 @@ def cmd_settings(verb: str, source: str, target: str) -> str:
         hooks, env = settings.setdefault("hooks", {}), settings.setdefault("env", {})
         starts = hooks.setdefault("SessionStart", [])
         add, drop = (ours[:1], ours[1:]) if verb == "install" else ([], ours)
-        starts[:] = [group for group in starts if group not in drop]
-        starts += [group for group in add if group not in starts]
+        starts[:] = [g for g in starts if g not in drop] + [g for g in add if g not in starts]
         if add:
             env.setdefault(TOOLS, "1")
         elif env.get(TOOLS) == "1":
@@ -495,12 +459,11 @@ def cmd_settings(verb: str, source: str, target: str) -> str:
             f.flush()
             os.fsync(f.fileno())
         os.replace(f.name, path)
-        sync_folder(os.path.dirname(path))
+        os.fsync(os.open(os.path.dirname(path), os.O_RDONLY))
     return ""
 
 
-COMMANDS = {"status": cmd_status, "adopt": cmd_adopt}
-COMMANDS.update(dict.fromkeys(("install", "uninstall"), cmd_settings))
+COMMANDS = {"status": cmd_status, "adopt": cmd_adopt, "install": cmd_setup, "uninstall": cmd_setup}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -508,7 +471,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     if not given and not (os.isatty(0) and os.isatty(1)):
         try:
-            told = "" if os.isatty(0) else hook(read_stdin())
+            told = "" if os.isatty(0) else hook(read_payload())
             output = {"hookEventName": "SessionStart", "additionalContext": told}
             if told:
                 os.write(1, json.dumps({"hookSpecificOutput": output}).encode())
@@ -522,13 +485,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if verb in ("-h", "--help", "--version"):
         print(f"{PROG} {VERSION}" if verb == "--version" else __doc__)
         return 0
-    command = COMMANDS.get(verb)
-    if not command or len(given) % 2 == 0 or set(options) - {"--from", "--to"}:
+    if verb not in COMMANDS or len(given) % 2 == 0 or set(options) - {"--from", "--to"}:
         print(f"{PROG}: unknown command or option, see {PROG} --help", file=sys.stderr)
         return 2
     try:
         target = options.get("--to") or os.environ.get("CLAUDE_CODE_SESSION_ID", "")
-        why = command(verb, options.get("--from", ""), target)
+        why = COMMANDS[verb](verb, options.get("--from", ""), target)
     except OSError as e:
         why = f"{e.filename}: {e.strerror}"
     if why:
