@@ -394,6 +394,7 @@ class World(NamedTuple):
     jobs: Mapping[str, str]  # conversation id: Claude's background job that keeps it
     blind: str  # why tmux could not be asked, or ""
     no_projects: str  # why transcripts could not be looked up, or ""
+    unclear: str  # a record of a live process that could not be read, or ""
     now: float
     insist: frozenset[str] = frozenset()  # named by the person: tried at once
 
@@ -946,6 +947,8 @@ def decide(spec: Spec, world: World) -> Decision:
     if holder:
         why = f"pid {holder} writes this conversation ({where})"
         return Decision(spec, HELD, resume, why, f"ps -fp {holder}", "", holder)
+    if resume and world.unclear:
+        return Decision(spec, UNKNOWN, resume, world.unclear)
     if resume in world.jobs:
         job = world.jobs[resume]
         why = f"Claude's background job {job} keeps this conversation"
@@ -1645,37 +1648,83 @@ def is_agent(pid: int) -> bool:
     return False
 
 
-def read_records(claude: str) -> tuple[Record, ...]:
-    """Return Claude's own session records, those of dead processes included.
+def process_began(pid: int) -> float:
+    """Return when a live process began, as wall-clock seconds by the kernel's own boot time."""
+    start = process_start(pid)
+    if not start:
+        return 0.0
+    lines = read_file("/proc/stat", 1 << 24).splitlines()
+    booted = next(float(line.split()[1]) for line in lines if line.startswith("btime "))
+    return booted + int(start) / os.sysconf("SC_CLK_TCK")
 
-    A half-written one is read once more and then left out.  Raises Failure when the
-    folder is there and cannot be listed.
+
+def read_record(path: str) -> Record | None:
+    """Return one session record with its age and whether its process lives, None for none.
+
+    Raises ValueError when it stays half-written: Claude rewrites it in place.
+    """
+    for attempt in range(6):
+        try:
+            text = read_file(path)
+            seen = os.stat(path).st_mtime
+            record = parse_record(text)
+        except OSError:
+            return None
+        except ValueError:
+            if attempt == 5:
+                raise
+            time.sleep(0.004 * (attempt + 1))  # there is nothing to wait on
+            continue
+        alive = process_start(record.pid) == record.start != ""
+        return record._replace(seen=seen, alive=alive)
+    return None
+
+
+def peek_record(path: str) -> Record | None:
+    """Return one session record, None also for one that cannot be read."""
+    try:
+        return read_record(path)
+    except ValueError:
+        return None
+
+
+def is_being_written(path: str) -> bool:
+    """Tell whether an unreadable record may be the work of a live process: it is not older."""
+    pid = os.path.basename(path).partition(".")[0]
+    try:
+        written, text = os.stat(path).st_mtime, read_file(path)
+    except OSError:
+        return False
+    if not pid.isdigit() or (text and not text.strip("\0")):
+        return False  # NULs are what a power cut leaves
+    began = process_began(int(pid))
+    return began > 0 and written >= began - 2
+
+
+def read_records(claude: str) -> tuple[tuple[Record, ...], str]:
+    """Return Claude's own session records, dead processes' too, and what stays unclear, or "".
+
+    Raises Failure when the folder is there and cannot be listed.
     """
     folder = f"{claude}/sessions"
     try:
         names = os.listdir(folder)
     except FileNotFoundError:
-        return ()
+        return (), ""
     except OSError as e:
         raise Failure(f"{folder}: {e.strerror}") from None
-    found = (read_record(f"{folder}/{name}") for name in names if name.endswith(".json"))
-    return tuple(record for record in found if record is not None)
-
-
-def read_record(path: str) -> Record | None:
-    """Return one session record with its age and whether its process lives, or None."""
-    for _ in range(3):
+    found: list[Record] = []
+    unclear = ""
+    for path in (f"{folder}/{name}" for name in names if name.endswith(".json")):
         try:
-            record = parse_record(read_file(path))
-            seen = os.stat(path).st_mtime
+            record = read_record(path)
         except ValueError:
-            time.sleep(0.005)  # Claude rewrites it in place; there is nothing to wait on
+            if is_being_written(path):
+                unclear = f"{path} cannot be read and its process lives"
             continue
-        except OSError:
-            return None
-        alive = process_start(record.pid) == record.start != ""
-        return record._replace(seen=seen, alive=alive)
-    return None
+        if record is not None:
+            found.append(record)
+    return tuple(found), unclear
 
 
 def is_conversation(path: str) -> bool:
@@ -2016,11 +2065,12 @@ def read_world(
     panes, blind = read_panes(read_sockets(config, facts))
     lone = [s for s in specs if not facts[s.name].run_live and not facts[s.name].retired]
     found: tuple[Record, ...] = ()
+    unclear = ""
     claudes: frozenset[str] = frozenset()
     found_on_disk = Transcripts({}, {}, "")
     jobs: dict[str, str] = {}
     if records or lone or insist:
-        found = read_records(paths.claude)
+        found, unclear = read_records(paths.claude)
         mine = {s.name for s in lone}
         claudes = read_claudes([p for p in panes if p.session in mine], found)
         ids = {i for s in lone for i in (*choose_witnesses(s, facts[s.name], found), s.pin) if i}
@@ -2042,6 +2092,7 @@ def read_world(
         jobs,
         blind,
         found_on_disk.trouble,
+        unclear,
         time.time(),
         frozenset(insist),
     )
@@ -2715,7 +2766,7 @@ def read_launch(paths: Paths, decision: Decision, boot: str) -> tuple[str, Super
     event = parse_event(read_state(paths.of(name, "event")))
     lives = run_ is not None and supervisor_lives(run_, boot)
     record = (
-        read_record(f"{paths.claude}/sessions/{run_.claude}.json") if run_ and run_.claude else None
+        peek_record(f"{paths.claude}/sessions/{run_.claude}.json") if run_ and run_.claude else None
     )
     if record is not None and run_ is not None and record.start != run_.claude_start:
         record = None
@@ -3186,7 +3237,7 @@ def is_nested(claude: str, pid: int, pane_pid: int) -> bool:
     if pane_pid not in parents:
         raise Failure("not a process of this pane")
     between = parents[: parents.index(pane_pid) + 1]
-    records = (read_record(f"{claude}/sessions/{each}.json") for each in between)
+    records = (peek_record(f"{claude}/sessions/{each}.json") for each in between)
     return any(record is not None and record.alive for record in records)
 
 
@@ -4458,7 +4509,7 @@ def dispatch(argv: Sequence[str]) -> int:
     verb, rest = (argv[0], list(argv[1:])) if argv else ("", [])
     if verb == "hook":
         return cmd_hook()
-    if verb == "run" and rest[:1] not in ([], ["-h"], ["--help"]):
+    if verb == "run" and rest[:1] not in (["-h"], ["--help"]):
         return cmd_run(rest)
     if verb == "_agent":
         return cmd_agent(rest)

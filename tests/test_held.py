@@ -1,0 +1,190 @@
+"""Never two writers: a conversation that another live process writes is not resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+
+import pytest
+import sessions
+import support
+from sessions import declare, file_id, new_id, record, row, transcript
+
+pytestmark = pytest.mark.tmux
+
+
+@pytest.fixture
+def sleeper():
+    process = subprocess.Popen(["sleep", "300"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def api(claude):
+    """A declared session that is not running, with a conversation on disk."""
+    declare(row("api"))
+    transcript(new_id(1))
+    file_id("api", new_id(1))
+    return new_id(1)
+
+
+def refused(ps, pid):
+    done = ps("start")
+    return done.returncode == 1 and f"api: HELD: pid {pid} " in done.stderr
+
+
+def test_a_live_process_outside_tmux_holds_its_conversation(ps, api, sleeper):
+    record(sleeper.pid, api)
+    assert refused(ps, sleeper.pid) and sessions.panes() == {}
+
+
+def test_a_background_job_holds_its_conversation(ps, api, sleeper):
+    record(sleeper.pid, api, kind="bg", jobId="00000001")
+    assert refused(ps, sleeper.pid)
+
+
+def test_a_record_of_three_days_ago_still_counts(ps, api, sleeper):
+    path = record(sleeper.pid, api)
+    os.utime(path, (1, 1))
+    assert refused(ps, sleeper.pid)
+
+
+def test_another_users_process_counts(ps, api):
+    if os.getuid() != 0:
+        pytest.skip(f"{support.ABSENT}root, to run a process as somebody else")
+    other = subprocess.Popen(["sleep", "300"], user=65534)
+    try:
+        record(other.pid, api)
+        assert refused(ps, other.pid)
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_a_dead_background_job_that_was_not_stopped_is_named(ps, api):
+    job = sessions.claude_folder() / "jobs" / "0000000a"
+    job.mkdir(parents=True)
+    (job / "state.json").write_text(json.dumps({"sessionId": api, "state": "working"}))
+    done = ps("start")
+    assert done.returncode == 1 and "claude stop 0000000a" in done.stderr
+    (job / "state.json").write_text(json.dumps({"sessionId": api, "state": "stopped"}))
+    assert ps("start").returncode == 0
+
+
+def test_a_conversation_that_moved_goes_on_under_its_new_id(ps, api):
+    link = {"type": "continued-in", "sessionId": api, "continuedInSessionId": new_id(2)}
+    with open(transcript(api), "a", encoding="utf-8") as f:
+        f.write(json.dumps(link) + "\n")
+    transcript(new_id(2))
+    assert f"resumed {new_id(2)}" in ps("start").stderr
+
+
+def test_stale_records_hold_nothing(ps, api, sleeper):
+    record(sleeper.pid, api, procStart="1")
+    ended = subprocess.Popen(["true"])
+    support.wait_until(lambda: not support.alive(ended.pid))
+    record(ended.pid, api, procStart="1")
+    thread = threading.Thread(target=lambda: stop.wait(30))
+    stop = threading.Event()
+    thread.start()
+    record(thread.native_id, api, procStart=support.start_time(thread.native_id))
+    done = ps("start")
+    stop.set()
+    assert done.returncode == 0, done.stderr
+    ended.wait()
+
+
+def test_a_zombie_holds_nothing(ps, api):
+    child = subprocess.Popen(["sleep", "0.1"])
+    start = support.start_time(child.pid)
+    assert support.wait_until(lambda: not support.alive(child.pid))
+    record(child.pid, api, procStart=start)
+    assert ps("start").returncode == 0
+    child.wait()
+
+
+def test_two_rows_with_one_conversation_start_it_once(ps, claude):
+    log = sessions.argv_log()
+    declare(row("a", "shared"), row("b", "shared"))
+    transcript(new_id(1))
+    file_id("a", new_id(1))
+    file_id("b", new_id(1))
+    stamp = (sessions.state() / "a.id").stat().st_mtime
+    os.utime(sessions.state() / "b.id", (stamp, stamp))
+    done = ps("start")
+    assert done.returncode == 1 and "b: HELD" in done.stderr and "'a'" in done.stderr
+    assert len(sessions.launches(log)) == 1
+
+
+def test_of_two_rows_the_newer_file_owns_the_conversation(ps, claude):
+    declare(row("a", "shared"), row("b", "shared"))
+    transcript(new_id(1))
+    file_id("a", new_id(1))
+    file_id("b", new_id(1))
+    os.utime(sessions.state() / "a.id", (1000, 1000))
+    assert "a: HELD" in ps("start").stderr and set(sessions.panes()) == {"b"}
+
+
+def test_a_pane_that_waits_at_a_dialog_holds_its_conversation(ps, claude, home):
+    first = new_id(1)
+    transcript(first)
+    declare(row("a", "shared", pin=first), row("b", "shared", pin=first))
+    ps("start", "--dry-run")
+    (home / ".config" / sessions.NAME / "settings.a.json").write_text(
+        '{"skipDangerousModePermissionPrompt": false}'
+    )
+    done = ps("start")
+    assert "a: BLOCKED: the Bypass Permissions warning" in done.stderr
+    assert "b: HELD" in ps("start").stderr and set(sessions.panes()) == {"a"}
+
+
+def test_a_record_in_the_middle_of_a_write_still_holds(ps, api, sleeper):
+    path = record(sleeper.pid, api)
+    whole = path.read_text()
+    stop = threading.Event()
+
+    def rewrite():
+        while not stop.is_set():
+            path.write_text(whole[: len(whole) // 2])
+            path.write_text(whole)
+
+    writer = threading.Thread(target=rewrite)
+    writer.start()
+    said = [ps("start").stderr for _ in range(5)]
+    stop.set()
+    writer.join()
+    assert all("api: HELD" in text or "api: UNKNOWN" in text for text in said)
+    assert sessions.panes() == {}
+
+
+@pytest.mark.parametrize("text", ["\0" * 591, "", '{"pid": 1'])
+def test_a_record_that_a_power_cut_left_holds_nothing(ps, api, sleeper, text):
+    path = record(sleeper.pid, api)
+    path.write_text(text)
+    os.utime(path, (1000, 1000))
+    assert ps("start").returncode == 0
+
+
+def test_of_a_scratch_server_and_a_second_window_no_record_is_believed(ps, claude, sleeper):
+    declare(row("api"))
+    ps("start")
+    sessions.prompt("api", "hello")
+    first = sessions.head_id("api")
+    transcript(new_id(9))
+    folder = os.path.join(os.environ["HOME"], "api")
+    record(sleeper.pid, new_id(9), tmux="api:@7.%9", cwd=folder)
+    support.run_tmux("kill-server")
+    assert support.wait_until(lambda: sessions.ended("api"))
+    assert f"resumed {first}" in ps("start").stderr
+
+
+def test_a_session_without_a_supervisor_is_known_by_its_record(ps, claude):
+    declare(row("api"))
+    folder = os.path.join(os.environ["HOME"], "api")
+    transcript(new_id(3))
+    old = record(os.getpid(), new_id(3), tmux="api:@0.%0", cwd=folder, procStart="1")
+    assert old.exists() and f"resumed {new_id(3)}" in ps("start").stderr
