@@ -113,8 +113,9 @@ class Person:
 
     def wait_for(self, *names: str) -> None:
         """Wait until these and no other sessions are live."""
-        told = (lambda: self.box.journal(f"_UID={self.out('id', '-u')}")[-3000:])
-        assert wait_until(lambda: self.live() == set(names), PATIENCE), f"{self.table()}\n{told()}"
+        if not wait_until(lambda: self.live() == set(names), PATIENCE):
+            journal = self.box.journal(f"_UID={self.out('id', '-u')}")
+            raise AssertionError(f"wanted {names}: {self.table()}\n{journal[-3000:]}")
 
     def pairs(self, session: str, kind: str) -> dict[str, str]:
         """Return a state file's key=value pairs, {} when it is not there."""
@@ -134,7 +135,8 @@ git config --global init.defaultBranch main
 if [ ! -d boxes ]; then
     git init -q --bare origin.git && git clone -q origin.git elsewhere 2>&1
     cp elsewhere.tsv elsewhere/persistent-sessions.tsv
-    git -C elsewhere add . && git -C elsewhere commit -qm rows && git -C elsewhere push -q origin HEAD
+    git -C elsewhere add . && git -C elsewhere commit -qm rows
+    git -C elsewhere push -q origin HEAD
     git clone -q origin.git boxes
 else
     cp elsewhere.tsv elsewhere/persistent-sessions.tsv
