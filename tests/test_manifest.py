@@ -1,0 +1,200 @@
+"""The manifest: read from git or a file, bad rows named, the last good copy never lost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import threading
+
+import pytest
+import sessions
+import support
+from sessions import clone, commit, configure, row, state
+
+
+def names(ps, **how):
+    done = ps("manifest", **how)
+    rows = [line for line in done.stdout.splitlines() if line and not line.startswith("#")]
+    return [line.split("\t")[0] for line in rows], done
+
+
+def test_the_manifest_is_what_the_remote_branch_says(ps, home):
+    work = clone(row("api") + "\n")
+    (work / f"{sessions.NAME}.tsv").write_text(row("dirty") + "\n")
+    assert names(ps)[0] == ["api"] and names(ps)[1].returncode == 0
+
+
+def test_a_merged_row_is_there_after_a_fetch_and_no_command_waits_for_it(ps, home):
+    clone(row("api") + "\n")
+    commit(home / "upstream", row("api") + "\n" + row("web") + "\n")
+    assert names(ps)[0] == ["api"]
+    ps("start", env={"PS_UNIT": "1", "PATH": "/usr/bin:/bin"})
+    assert names(ps)[0] == ["api", "web"]
+
+
+def test_only_the_unit_fetches(ps, home):
+    clone("")
+    commit(home / "upstream", row("web") + "\n")
+    for command in (["start"], ["list"], ["manifest"]):
+        ps(*command)
+    assert names(ps)[0] == []
+
+
+def test_a_fetch_that_fails_is_no_error(ps, home):
+    clone("# none\n")
+    (home / "upstream").rename(home / "gone")
+    assert ps("start", env={"PS_UNIT": "1"}).returncode == 0
+
+
+def test_inherited_git_variables_do_not_lead_astray(ps, home):
+    clone(row("api") + "\n")
+    env = {"GIT_DIR": "/nowhere", "GIT_WORK_TREE": "/", "GIT_TEST_ASSUME_DIFFERENT_OWNER": "1"}
+    assert names(ps, env=env)[0] == ["api"]
+
+
+def test_a_clone_of_root_is_read_by_another_user(ps, home):
+    if os.getuid() != 0:
+        pytest.skip(f"{support.ABSENT}root, to own a clone that somebody else reads")
+    clone("one\t/tmp\t-\t-\tnobody\n")
+    os.chmod(home.parent, 0o755)
+    subprocess.run(["chmod", "-R", "a+rX", str(home)], check=True)
+    (home / "config").mkdir()
+    (home / f"config/{sessions.NAME}").mkdir()
+    (home / ".config" / sessions.NAME / "config.json").rename(
+        home / f"config/{sessions.NAME}/config.json"
+    )
+    (home.parent / "s").mkdir(mode=0o777)
+    (home.parent / "s").chmod(0o777)
+    env = {"XDG_CONFIG_HOME": str(home / "config"), "XDG_STATE_HOME": str(home.parent / "s")}
+    copy = shutil.copy(support.SESSIONS, home.parent)
+    argv = ["/usr/bin/python3", "-IS", copy, "manifest"]
+    done = subprocess.run(argv, env={**os.environ, **env}, capture_output=True, user=65534)
+    assert done.returncode == 0 and done.stdout.startswith(b"one\t"), done.stderr
+
+
+def test_a_clone_of_anybody_else_is_refused(ps, home):
+    if os.getuid() != 0:
+        pytest.skip(f"{support.ABSENT}root, to give a clone away")
+    work = clone(row("api") + "\n")
+    os.chown(work, 65534, 65534)
+    done = ps("manifest")
+    assert done.returncode == 1 and "belongs to another user" in done.stderr
+
+
+@pytest.mark.parametrize("trouble", ["missing", "empty", "unparsable", "no branch", "nul"])
+def test_a_manifest_that_cannot_be_used_leaves_the_last_good_copy_in_force(ps, home, trouble):
+    clone(row("api") + "\n")
+    assert names(ps)[0] == ["api"]
+    texts = {"empty": "", "unparsable": "no tabs here\n", "nul": "a\0b\t/x\n"}
+    if trouble in texts:
+        commit(home / "upstream", texts[trouble])
+        subprocess.run(["git", "-C", str(home / "clone"), "fetch", "-q"], check=True)
+    elif trouble == "missing":
+        (home / "clone").rename(home / "away")
+    else:
+        where = ["git", "-C", str(home / "clone")]
+        subprocess.run([*where, "update-ref", "-d", "refs/remotes/origin/main"], check=True)
+    found, done = names(ps)
+    assert found == ["api"] and done.returncode == 1 and "last good copy" in done.stderr
+    assert "api" in (state() / "manifest.tsv").read_text()
+
+
+def test_comments_alone_are_a_valid_empty_manifest(ps, home):
+    clone(row("api") + "\n")
+    names(ps)
+    commit(home / "upstream", "# nothing any more\n")
+    subprocess.run(["git", "-C", str(home / "clone"), "fetch", "-q"], check=True)
+    assert names(ps)[0] == [] and names(ps)[1].returncode == 0
+
+
+def test_no_manifest_is_a_normal_state(ps):
+    assert ps("start").returncode == 0 and ps("manifest").returncode == 0
+
+
+def test_a_file_from_another_system_is_read_row_by_row(ps, home):
+    (home / "api").mkdir()
+    path = home / "m.tsv"
+    good = row("api").replace("\t-\t-\t-", "")
+    lines = [
+        "# comment",
+        "",
+        good,
+        "short",
+        f"spaces {home}/x",
+        good,
+        "theirs\t/tmp\t-\t-\tsomebody",
+        "rel\tx/y",
+        "tilde\t~/x",
+        "home\t$HOME/x",
+    ]
+    path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(lines).encode())
+    configure(manifest={"file": str(path)})
+    listed = sessions.listed(ps)
+    assert set(listed) == {"api"} and listed["api"]["directory"] == str(home / "api")
+    done = ps("start", "--dry-run")
+    assert done.returncode == 1
+    for number in (4, 5, 6, 8, 9, 10):
+        assert f"manifest line {number}: " in done.stderr
+    assert "line 7" not in done.stderr
+
+
+def test_a_hung_git_does_not_hold_a_run_for_long(ps, home):
+    clone(row("api") + "\n")
+    names(ps)
+    (home / "api").mkdir()
+    git = home / ".local/bin/git"
+    git.write_text("#!/bin/sh\nexec sleep 100\n")
+    git.chmod(0o755)
+    found, done = names(ps)
+    assert found == ["api"] and "no answer in 20 s" in done.stderr
+
+
+def test_a_pull_at_the_same_moment_is_never_half_seen(ps, home):
+    clone(row("api") + "\n")
+    stop = threading.Event()
+
+    def pull():
+        at = 0
+        while not stop.is_set():
+            at += 1
+            commit(home / "upstream", row("api") + f"\n# {at}\n")
+            subprocess.run(["git", "-C", str(home / "clone"), "pull", "-q"], check=True)
+
+    puller = threading.Thread(target=pull)
+    puller.start()
+    results = [names(ps) for _ in range(10)]
+    stop.set()
+    puller.join()
+    assert all(found == ["api"] and done.returncode == 0 for found, done in results)
+
+
+BROKEN = ["{", "[]", '{"claude": 1}', '{"claude": {"start_args": "x"}}', "\0", '{"network":{"wait_s":-1}}']
+
+
+@pytest.mark.parametrize("text", BROKEN)
+def test_a_broken_config_keeps_the_last_good_one(ps, home, text):
+    path = configure(manifest={"file": str(home / "m.tsv")})
+    (home / "m.tsv").write_text(row("api") + "\n")
+    (home / "api").mkdir()
+    assert ps("start", "--dry-run").returncode == 0
+    path.write_text(text)
+    done = ps("start", "--dry-run")
+    assert done.returncode == 1 and "last good copy" in done.stderr
+    assert done.stdout.startswith("api: LAUNCH")
+
+
+@pytest.mark.tmux
+def test_without_a_copy_a_broken_config_gives_no_permission(ps, claude, home):
+    log = sessions.argv_log()
+    configure().write_text("{")
+    (home / "work").mkdir()
+    done = ps("open", cwd=home / "work")
+    assert "config.json" in done.stderr
+    assert "--dangerously-skip-permissions" not in sessions.launches(log)[0]["argv"]
+
+
+def test_an_unknown_key_is_one_warning(ps):
+    configure(claude={"colour": "red"})
+    done = ps("start")
+    assert done.returncode == 0 and done.stderr.count("'claude.colour'") == 1
