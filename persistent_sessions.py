@@ -33,6 +33,8 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import _socket
+    import _thread
     import argparse
     import signal
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -71,6 +73,7 @@ else:
 
 
 PROG = "persistent-sessions"
+OWN_NAMES = (PROG, "persistent_sessions.py", f"{PROG}-shim")  # files that are this program
 VERSION = "1.0.0"
 
 OK, TROUBLE, USAGE = 0, 1, 2
@@ -88,6 +91,10 @@ MANAGER_TIMEOUT = 3.0  # systemctl answered in 5-50 ms, also during a shutdown
 LOCK_WAIT = 30.0
 RUN_LOCK_WAIT = 1.0  # the supervisor must not delay a shutdown
 HUP_GRACE, TERM_GRACE = 10.0, 5.0  # seconds from HUP to TERM, from TERM to KILL
+HOSTED_GRACES = (4.0, 2.0)  # the same for a hosted command
+LOST_GRACE = 2.0  # seconds a pane has to publish its receipt after its server is gone
+PANE_GRACE = 5.0  # seconds a pane has to come that has claimed a job nobody answered for
+SCOPE_STOP = 5.0  # seconds from TERM and HUP to KILL when a launch's scope is stopped
 SETTLE = 0.5  # seconds a signal may still be on its way when no SessionEnd event was seen
 WAVE = 2.0  # seconds a wave may hold up the next one
 HOOK_STDIN_WAIT = 2.0
@@ -130,6 +137,18 @@ HEX = frozenset("0123456789abcdef")
 # Signals that a program brings on itself; the others come from somebody else.
 CONVERSATION = frozenset(("user", "assistant", "system", "attachment"))  # see is_conversation
 SELF_SIGNALS = frozenset((4, 5, 6, 7, 8, 11, 31))  # ILL TRAP ABRT BUS FPE SEGV SYS, signal(7)
+
+# States of a hosted launch, and what a ledger record is made of.
+RUNNING, DETACHED, ENDED, LOST = "RUNNING", "DETACHED-ALIVE", "ENDED", "LOST"
+LAUNCH_KEYS = (
+    "id name argv cwd started boot callerPid callerStart parent direct mux tmuxSession "
+    "tmuxSocket unit panePid paneStart ended status"
+).split()
+ID_LENGTH = 12  # hexadecimal digits of a ledger id
+ENDED_SHOWN = 10  # ended launches in the table of `list`; --json has all
+BY_A_PERSON = "a person's own launch"
+PANE_TERMS = ("tmux-256color", "screen-256color", "screen")
+TERMINFO = ("/usr/share/terminfo", "/lib/terminfo", "/etc/terminfo", "/usr/lib/terminfo")
 
 UNIT, TIMER = f"{PROG}.service", f"{PROG}.timer"
 BEGIN, END = f"# >>> {PROG}", f"# <<< {PROG}"  # around our lines in a shell's rc file
@@ -426,6 +445,51 @@ class Job(NamedTuple):
     argv: tuple[str, ...]
     directory: str
     env: Mapping[str, str]
+    program: str = ""  # the file to execute where it is not looked up as argv[0]
+
+
+class Order(NamedTuple):
+    """One call of `host`, or of a shim."""
+
+    argv: tuple[str, ...]
+    program: str  # "" where there is none
+    name: str = ""
+    pane_stdio: bool = False
+
+
+class Launch(NamedTuple):
+    """A ledger record: one launch by `host`, hosted or executed directly."""
+
+    id: str
+    name: str = ""
+    argv: tuple[str, ...] = ()
+    directory: str = ""
+    started: float = 0.0
+    boot: str = ""
+    caller: int = 0
+    caller_start: str = ""
+    parent: str = ""  # the ledger id of the launch in which this one was made
+    direct: str = ""  # why it was executed directly; then the caller became the command
+    mux: str = ""  # "tmux" once a tmux session shows it
+    session: str = ""
+    socket: str = ""
+    unit: str = ""
+    pane: int = 0
+    pane_start: str = ""
+    ended: float = 0.0
+    status: int = -1  # the receipt's; -1: none yet
+
+
+class Hosted(NamedTuple):
+    """A launch as `list` shows it."""
+
+    entry: Launch
+    state: str
+
+    @property
+    def alive(self) -> bool:
+        """Tell whether its command runs."""
+        return self.state in (RUNNING, DETACHED)
 
 
 class Done(NamedTuple):
@@ -777,6 +841,56 @@ def parse_retired(name: str, text: str) -> Spec:
     )
 
 
+def parse_receipt(text: str) -> int:
+    """Return the status in a receipt, 0 to 255.  Raises Failure for anything else."""
+    word = text.strip(" \n")
+    if not word.isascii() or not word.isdigit() or int(word) > 255:
+        raise Failure(f"malformed receipt: {text[:20]!r}")
+    return int(word)
+
+
+def parse_launch(text: str) -> Launch | None:
+    """Return a ledger record, or None for a torn one."""
+    try:
+        value = parse_object(text)
+    except ValueError:
+        return None
+    mux = value.get("mux")
+    value["mux"] = mux.get("kind") if isinstance(mux, dict) else ""
+    empty = Launch("")
+    fields: list[object] = []
+    for key, default in zip(LAUNCH_KEYS, empty):
+        found = value.get(key)
+        if isinstance(default, float) and isinstance(found, int):
+            found = float(found)
+        if isinstance(default, tuple) and isinstance(found, list):
+            found = tuple(str(word) for word in found)
+        fields.append(found if type(found) is type(default) else default)
+    entry = Launch(*fields)  # type: ignore[arg-type]
+    return entry if entry.id else None
+
+
+def parse_host(argv: Sequence[str]) -> tuple[str, bool, tuple[str, ...]]:
+    """Return name, whether all is the pane's, and the command of `host`.  Raises Failure."""
+    at = argv.index("--") if "--" in argv else len(argv)
+    options, command = list(argv[:at]), tuple(argv[at + 1 :])
+    name, stdio = "", ""
+    while options:
+        option, equals, value = options.pop(0).partition("=")
+        if not equals and options and option in ("--name", "--stdio"):
+            value = options.pop(0)
+        name = value if option == "--name" else name
+        stdio = value if option == "--stdio" else stdio
+        why = "" if option in ("--name", "--stdio") else f"unknown option {option!r}"
+        why = why or (classify_name(name) if option == "--name" else "")
+        if why or stdio not in ("", "pane"):
+            raise Failure(f"host: {why or '--stdio takes only pane'}", status=USAGE)
+    if not command:
+        hint = f"{PROG} host [--name NAME] [--stdio pane] -- COMMAND ARG..."
+        raise Failure("host: no command", hint=hint, status=USAGE)
+    return name, stdio == "pane", command
+
+
 # ---- Deciding -------------------------------------------------------------
 
 
@@ -1100,6 +1214,64 @@ def classify_folder(code: int) -> str:
     return f"its directory cannot be read: {os.strerror(code)}"
 
 
+def choose_direct(environ: Mapping[str, str]) -> str:
+    """Return why a launch is to be executed directly, whatever the machine can do, or ""."""
+    if environ.get("AGENT_LEDGER_HUMAN") == "1":
+        return BY_A_PERSON
+    if environ.get("AGENT_LEDGER_ID"):
+        return f"inside launch {environ['AGENT_LEDGER_ID']}"
+    if environ.get("TMPJAIL_ACTIVE"):
+        return "inside a jail"
+    if environ.get("TMUX"):
+        return "inside tmux"
+    return "AGENT_LEDGER_MUX=0" if environ.get("AGENT_LEDGER_MUX") == "0" else ""
+
+
+def choose_hosted_name(word: str) -> str:
+    """Return the tmux session's name of a launch, from its own name or its command's."""
+    name = "".join(c if c.isalnum() or c in SAFE_PUNCTUATION else "_" for c in word)[:32]
+    return f"_{name}" if not name or name[0] in BAD_FIRST else name
+
+
+# (its end is recorded, its process lives, its caller or a terminal watches it)
+LAUNCH_STATES = {
+    (False, False, False): LOST,
+    (False, False, True): LOST,  # its caller is about to say so
+    (False, True, False): DETACHED,
+    (False, True, True): RUNNING,
+    (True, False, False): ENDED,
+    (True, False, True): ENDED,
+    (True, True, False): ENDED,  # what it left behind still holds its output
+    (True, True, True): ENDED,
+}
+
+
+def classify_hosted(entry: Launch, alive: bool, watched: bool) -> str:
+    """Return the state of a launch; one that was executed directly leaves no receipt."""
+    ended = entry.ended > 0 or bool(entry.direct and not alive)
+    return LAUNCH_STATES[ended, alive, watched]
+
+
+def server_words(
+    session: str, size: Sequence[str], detach: str, term: str, rgb: bool, command: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the tmux commands of a server that adds nothing of its own to its one pane.
+
+    No status line and no key but the one that detaches: everything else, the mouse
+    included, passes to the program.  The key comes last: a wrong one must not stop it.
+    """
+    settings = (
+        "-f /dev/null start-server ; set-option -s escape-time 0 ; set-option -s focus-events on ; "
+        "set-option -sq extended-keys on ; set-option -g status off ; set-option -g prefix None ; "
+        "set-option -g history-limit 50000 ; set-option -gq allow-passthrough on ; "
+        f"set-option -g default-terminal {term} ; unbind-key -a -T root ; unbind-key -a -T prefix"
+    ).split(" ")
+    colours = ("set-option", "-as", "terminal-features", ",*:RGB", ";") if rgb else ()
+    new = ("new-session", "-d", "-P", "-F", "#{pid}", "-s", session, "-x", size[0], "-y", size[1])
+    key = (";", "bind-key", "-T", "root", detach, "detach-client") if detach else ()
+    return (*settings, ";", *colours, *new, *command, *key)
+
+
 # Claude Code 2.1.332's prompts: phrases that identify one at any width (white space and
 # frames are left out before comparing), what to call it, whether it holds the pane, and
 # whether `trust` may answer it.  The first match counts.
@@ -1255,6 +1427,63 @@ def format_outcome(outcome: Outcome) -> str:
     return f"{d.spec.name}: {d.verdict}{': ' if detail else ''}{detail}{hint}"
 
 
+def format_json(value: object) -> str:
+    """Return a value as JSON; importing json would cost a launch more than writing its record."""
+    if isinstance(value, dict):
+        pairs = (f"{format_json(key)}: {format_json(each)}" for key, each in value.items())
+        return "{" + ", ".join(pairs) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(format_json, value)) + "]"
+    if isinstance(value, str):
+        try:
+            from _json import encode_basestring_ascii as quoted
+        except ImportError:
+            from json.encoder import encode_basestring_ascii as quoted
+        return str(quoted(value))
+    return "null" if value is None else repr(value)
+
+
+def format_launch(entry: Launch) -> str:
+    """Return a ledger record."""
+    pairs: dict[str, object] = dict(zip(LAUNCH_KEYS, entry))
+    pairs["mux"] = {"kind": entry.mux or None}
+    pairs["ended"] = entry.ended or None
+    pairs["status"] = entry.status if entry.status >= 0 else None
+    return format_json(pairs) + "\n"
+
+
+def format_receipt(status: int) -> bytes:
+    """Return a receipt; all are equally long, so that one can be written over another."""
+    return b"%3d\n" % status
+
+
+def format_state(hosted: Hosted) -> str:
+    """Return a launch's state with its status, where there is one."""
+    status = hosted.entry.status
+    return f"{hosted.state} {status}" if hosted.state == ENDED and status >= 0 else hosted.state
+
+
+def attach_command(hosted: Hosted) -> str:
+    """Return the command that shows a launch, "" where nothing is to be seen."""
+    if not hosted.alive or not hosted.entry.session:
+        return ""
+    if hosted.entry.direct:
+        return f"tmux -S {hosted.entry.socket} attach -t ={hosted.entry.session}"
+    return f"{PROG} attach {hosted.entry.id}"
+
+
+def format_hosted(launches: Sequence[Hosted]) -> str:
+    """Return the table of launches: what lives or was lost, and the latest that ended."""
+    ended = [h for h in launches if h.state == ENDED][ENDED_SHOWN:]
+    rows = [("LAUNCH", "STATE", "SESSION", "COMMAND", "ATTACH")]
+    for h in launches:
+        if h not in ended:
+            words = " ".join("".join(h.entry.argv and " ".join(h.entry.argv)).split())
+            name = h.entry.name or h.entry.session
+            rows.append((h.entry.id, format_state(h), name, words[:60], attach_command(h)))
+    return format_table(rows)
+
+
 # ---- Running programs -----------------------------------------------------
 
 
@@ -1292,6 +1521,22 @@ def spawn_signals() -> list[int]:
     """Return the signals a child must find at their default, whatever we did to ours."""
     names = "SIGHUP SIGINT SIGQUIT SIGTERM SIGPIPE SIGXFSZ SIGTSTP SIGTTIN SIGTTOU SIGCHLD SIGCONT"
     return [getattr(signal, name) for name in names.split()]
+
+
+def close_strays() -> list[int]:
+    """Keep descriptors of our caller's out of what we start: a server would hold its pipes open.
+
+    Returns those that could be inherited before.
+    """
+    changed = []
+    for fd in (int(name) for name in os.listdir("/proc/self/fd")):
+        try:
+            if fd > 2 and os.get_inheritable(fd):
+                os.set_inheritable(fd, False)
+                changed.append(fd)
+        except OSError:
+            continue  # the listing's own
+    return changed
 
 
 def drain(fd: int, into: list[bytes]) -> bool:
@@ -1422,11 +1667,16 @@ class Tmux(NamedTuple):
     socket: str
 
     def __call__(
-        self, *args: str, check: bool = True, input: str = "", scope: Sequence[str] = ()
+        self,
+        *args: str,
+        check: bool = True,
+        input: str = "",
+        scope: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
     ) -> Done:
         """Run one tmux client.  -u: without it a systemd unit's locale turns tabs into "_"."""
         argv = [*scope, "tmux", "-u", "-S", self.socket, *args]
-        return run(argv, label=f"tmux {args[0]}", check=check, input=input)
+        return run(argv, label=f"tmux {args[0]}", check=check, input=input, env=env)
 
     def panes(self) -> tuple[Pane, ...] | None:
         """Return every pane of the server, or None when there is no server.
@@ -2113,7 +2363,7 @@ def sync_folder(folder: str) -> None:
         os.close(fd)
 
 
-def write_temporary(path: str, text: str, mode: int) -> str:
+def write_temporary(path: str, text: str, mode: int, *, sync: bool = True) -> str:
     """Write a complete, synced file beside `path` and return its name.  Raises OSError."""
     folder, name = os.path.split(path)
     temporary = f"{folder}/.{name}.{os.getpid()}.{time.monotonic_ns()}.tmp"
@@ -2124,7 +2374,8 @@ def write_temporary(path: str, text: str, mode: int) -> str:
             while data:
                 data = data[os.write(fd, data) :]
             os.fchmod(fd, mode)
-            os.fsync(fd)
+            if sync:
+                os.fsync(fd)
         finally:
             os.close(fd)
     except BaseException:
@@ -2141,19 +2392,24 @@ def mode_of(path: str, default: int) -> int:
         return default
 
 
-def write_atomic(path: str, text: str, mode: int = 0o600, *, keep_mode: bool = False) -> None:
+def write_atomic(
+    path: str, text: str, mode: int = 0o600, *, keep_mode: bool = False, sync: bool = True
+) -> None:
     """Replace a file whole: a reader sees the old one or the new one, also after a power cut.
 
     A symlink is followed and its target replaced.  Raises OSError, with the old file intact.
+    Without `sync` a power cut may leave nothing: for what it makes void anyway.
     """
     path = os.path.realpath(path)
-    temporary = write_temporary(path, text, mode_of(path, mode) if keep_mode else mode)
+    mode = mode_of(path, mode) if keep_mode else mode
+    temporary = write_temporary(path, text, mode, sync=sync)
     try:
         os.rename(temporary, path)
     except BaseException:
         os.unlink(temporary)
         raise
-    sync_folder(os.path.dirname(path))
+    if sync:
+        sync_folder(os.path.dirname(path))
 
 
 def write_state(path: str, text: str) -> None:
@@ -2522,12 +2778,16 @@ def write_settings(paths: Paths, name: str) -> str:
 
 
 def find_program(name: str, environ: Mapping[str, str]) -> str:
-    """Return the first executable of a name on PATH that is not this program, or ""."""
-    ours = os.path.realpath(__file__)
+    """Return the first executable of a name on PATH that is not this program, or "".
+
+    A shim of ours is known by what it leads to, also when that is another copy.
+    """
     for folder in environ.get("PATH", os.defpath).split(":"):
         path = os.path.join(folder or ".", name)
-        if os.access(path, os.X_OK) and os.path.isfile(path) and os.path.realpath(path) != ours:
-            return os.path.abspath(path)
+        if os.access(path, os.X_OK) and os.path.isfile(path):
+            real = os.path.realpath(path)
+            if os.path.basename(real) not in OWN_NAMES and real != os.path.realpath(__file__):
+                return os.path.abspath(path)
     return ""
 
 
@@ -2564,26 +2824,29 @@ def job_folder(paths: Paths) -> str:
 
 
 def write_job(path: str, job: Job) -> None:
-    """Write a job where only its user can read it; tmux never sees what is in it."""
-    import json
+    """Write a job where only its user can read it; tmux never sees what is in it.
 
-    text = json.dumps([list(job.argv), job.directory, dict(job.env)])
-    os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
-    write_atomic(path, text)
+    NUL-separated, byte for byte: folder, program, number of words, words, environment.
+    """
+    pairs = (f"{key}={value}" for key, value in job.env.items() if key)
+    fields = (job.directory, job.program, str(len(job.argv)), *job.argv, *pairs)
+    text = b"\0".join(map(os.fsencode, fields)).decode("utf-8", "surrogateescape")
+    write_atomic(path, text, sync=False)
 
 
 def read_job(path: str) -> Job:
     """Return a job and remove its file: it holds the whole environment.  Raises Failure."""
     try:
-        text = read_file(path, 1 << 26)
+        raw = read_file(path, 1 << 26).encode("utf-8", "surrogateescape")
         os.unlink(path)
-        argv, directory, env = parse_list(text)
-        if not (isinstance(argv, list) and isinstance(directory, str) and isinstance(env, dict)):
-            raise ValueError("other fields")
-        return Job(tuple(argv), directory, env)
+        directory, program, count, *rest = map(os.fsdecode, raw.split(b"\0"))
+        argv, pairs = rest[: int(count)], rest[int(count) :]
+        if not argv or len(argv) != int(count):
+            raise ValueError("it is cut short")
+        return Job(tuple(argv), directory, dict(p.split("=", 1) for p in pairs), program)
     except OSError as e:
         raise Failure(f"{path}: {e.strerror}", status=BROKEN) from None
-    except (TypeError, ValueError) as e:
+    except ValueError as e:
         raise Failure(f"{path}: not a job: {e}", status=BROKEN) from None
 
 
@@ -2920,7 +3183,7 @@ def exec_job(job: Job) -> None:
     try:
         os.chdir(job.directory)
         status, what = NOT_EXECUTABLE, job.argv[0]
-        os.execvpe(job.argv[0], job.argv, job.env)
+        os.execvpe(job.program or job.argv[0], job.argv, job.env)
     except OSError as e:
         if status == NOT_EXECUTABLE and e.errno in (errno.ENOENT, errno.ENOTDIR):
             status = NOT_FOUND
@@ -2929,13 +3192,18 @@ def exec_job(job: Job) -> None:
         os._exit(status)
 
 
-def start_child(job: Job, tty: int) -> int:
-    """Start a command in a process group of its own, the terminal's foreground; return its pid."""
+def start_child(job: Job, tty: int, fds: Mapping[int, int] | None = None) -> int:
+    """Start a command in a process group of its own, the terminal's foreground; return its pid.
+
+    `fds` says which descriptor becomes its 0, 1 or 2; they are the terminal's else.
+    """
     pid = os.fork()
     if pid == 0:
         os.setpgid(0, 0)
         if tty >= 0:
             os.tcsetpgrp(tty, os.getpid())
+        for at, fd in (fds or {}).items():
+            os.dup2(fd, at)
         signal.set_wakeup_fd(-1)
         for number in spawn_signals():
             signal.signal(number, signal.SIG_DFL)
@@ -2979,7 +3247,12 @@ def resume_child(pid: int, tty: int) -> None:
 
 
 def supervise(
-    pid: int, tty: int, wakeups: int, look: Callable[[], bool], settle: Callable[[], float]
+    pid: int,
+    tty: int,
+    wakeups: int,
+    look: Callable[[], bool],
+    settle: Callable[[], float],
+    graces: tuple[float, float] = (HUP_GRACE, TERM_GRACE),
 ) -> tuple[int, str]:
     """Wait for the child; return its code (-N: signal N) and which of HUP, TERM reached us.
 
@@ -3005,8 +3278,8 @@ def supervise(
                 if number == signal.SIGHUP and terminal_gone(tty) and not later:
                     now = time.monotonic()
                     later = [
-                        (now + HUP_GRACE, signal.SIGTERM),
-                        (now + HUP_GRACE + TERM_GRACE, signal.SIGKILL),
+                        (now + graces[0], signal.SIGTERM),
+                        (now + sum(graces), signal.SIGKILL),
                     ]
         ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WSTOPPED | os.WNOHANG)
         if ended is not None and ended.si_code == os.CLD_STOPPED:
@@ -3104,12 +3377,12 @@ def note_run(paths: Paths, name: str, run_: Supervisor) -> None:
         tell(f"{name}: this run is not recorded: {e.strerror}", 4)
 
 
-def save_screen(paths: Paths, name: str, socket: str, pane: str) -> None:
+def save_screen(path: str, name: str, socket: str, pane: str) -> None:
     """Keep what the pane shows now as evidence of an end that nobody wanted."""
     try:
         shown = Tmux(socket)("capture-pane", "-p", "-t", pane, check=False).stdout if pane else ""
         if shown.strip():
-            write_atomic(paths.of(name, "screen"), shown.rstrip() + "\n")
+            write_atomic(path, shown.rstrip() + "\n")
     except (Failure, OSError) as e:
         tell(f"{name}: its last screen is not kept: {e}", 4)
 
@@ -3152,7 +3425,7 @@ def conclude(paths: Paths, name: str, ending: Ending, run_: Supervisor, director
     except (OSError, Failure) as e:
         tell(f"{name}: its end is not fully recorded: {e}", 3)
     if not ending.deliberate and not ending.signalled:
-        save_screen(paths, name, run_.socket, run_.pane)
+        save_screen(paths.of(name, "screen"), name, run_.socket, run_.pane)
 
 
 def run_session(paths: Paths, name: str, resume: str, job: Job) -> int:
@@ -3337,6 +3610,826 @@ def cmd_run(argv: Sequence[str]) -> int:
         kept = {k: v for k, v in os.environ.items() if k in TERMINAL_OWN}
         job = job._replace(env={**job.env, **kept})
     return run_session(paths, name, resume, job)
+
+
+# ---- Host -----------------------------------------------------------------
+#
+# The life of a hosted launch.  Caller: record, admission, handoff (job, socket), tmux in a
+# scope; accept the pane's connection, pass the descriptors on, wait.  Pane: arm the receipt,
+# claim the job, take the descriptors, run, publish the receipt, tell the caller, record the
+# end.  Whoever renames the job runs it: the pane, or the caller when tmux did not deliver.
+
+SHIM = """#!/usr/bin/python3 -IS
+import os, sys
+sys.path.append(os.path.dirname(os.path.realpath(__file__)))
+import persistent_sessions
+sys.exit(persistent_sessions.main())
+"""
+
+
+def trace(message: str) -> None:
+    """Say what only a person who asked for it wants to know."""
+    if os.environ.get("PS_TRACE"):
+        tell(message)
+
+
+def choose_term(term: str) -> str:
+    """Return a terminal type this box can draw on: the caller's, else a common one, else ""."""
+    for each in (term, "xterm-256color", "xterm", "screen", "linux", "vt100"):
+        if not each:
+            continue
+        try:
+            if run(["tput", "-T", each, "clear"], check=False).status == 0:
+                return each
+        except Failure:
+            return term  # no tput here: tmux decides
+    return ""
+
+
+def attach(socket: str, name: str) -> int:
+    """Show a tmux session on this terminal until the person leaves it; returns the status."""
+    target = f"={name}"
+    command = f"tmux -S {socket} attach -t ={name}"
+    if os.environ.get("TMUX"):
+        if own_pane()[0] != socket:
+            raise Failure(
+                f"{name}: this is a tmux of another server", hint=f"env -u TMUX {command}"
+            )
+        Tmux(socket)("switch-client", "-t", target)
+        return OK
+    if not (os.isatty(0) and os.isatty(1)):
+        tell(f"{name}: running, not shown: there is no terminal here ({command})")
+        return OK
+    term = choose_term(os.environ.get("TERM", ""))
+    if not term:
+        raise Failure(f"{name}: running, not shown: no usable terminal type", hint=command)
+    argv = ["tmux", "-u", "-S", socket, "attach-session", "-t", target]
+    pid = os.posix_spawnp(argv[0], argv, {**os.environ, "TERM": term})
+    while True:
+        try:
+            return shell_status(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        except KeyboardInterrupt:
+            continue  # the terminal's; tmux decides what it means
+
+
+def execute(order: Order, why: str) -> int:
+    """Become the command itself, not hosted; returns only when that is not possible."""
+    trace(f"host: executed directly: {why}")
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them; exec would keep that
+        signal.signal(number, signal.SIG_DFL)
+    if not order.program:
+        raise Failure(f"{order.argv[0]}: command not found", status=NOT_FOUND)
+    try:
+        os.execvp(order.program, order.argv)
+    except OSError as e:
+        missing = e.errno in (errno.ENOENT, errno.ENOTDIR)
+        status = NOT_FOUND if missing else NOT_EXECUTABLE
+        raise Failure(f"{order.argv[0]}: {e.strerror}", status=status) from None
+
+
+def ledger_folder(paths: Paths) -> str:
+    """Return the folder of the launches' records."""
+    return os.environ.get("AGENT_SESSIONS_DIR") or f"{paths.state}/ledger"
+
+
+def record_launch(ledger: str, entry: Launch, *, sync: bool) -> None:
+    """Write a launch's record.  Raises OSError.
+
+    What describes live processes needs no sync: a power cut ends them as well.
+    """
+    write_atomic(f"{ledger}/{entry.id}.json", format_launch(entry), sync=sync)
+
+
+def read_ledger(ledger: str) -> dict[str, Launch]:
+    """Return every record that can be read, by ledger id.  Raises Failure."""
+    try:
+        names = os.listdir(ledger)
+    except FileNotFoundError:
+        return {}
+    except OSError as e:
+        raise Failure(f"{ledger}: {e.strerror}") from None
+    found = {}
+    for name in names:
+        if name.endswith(".json") and not name.startswith("."):
+            try:
+                entry = parse_launch(read_file(f"{ledger}/{name}"))
+            except OSError:
+                continue  # removed meanwhile, or no file at all
+            if entry is not None and entry.id == name[:-5]:
+                found[entry.id] = entry
+    return found
+
+
+def read_live_panes(ledger: str) -> dict[str, Launch]:
+    """Return the launches that live, found by their processes and whatever became of records.
+
+    A pane's process names its handoff in its arguments, its server in its environment
+    and its scope in its cgroup.
+    """
+    found = {}
+    for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
+        try:
+            words = read_file(f"/proc/{pid}/cmdline", 1 << 16).split("\0")
+            if words[-3:-2] != ["_pane"] or os.path.dirname(words[-2]) != f"{ledger}/spawn":
+                continue
+            env = dict(e.partition("=")[::2] for e in read_file(f"/proc/{pid}/environ").split("\0"))
+            scope = os.path.basename(read_file(f"/proc/{pid}/cgroup").strip())
+            start = process_start(pid)
+            born = os.stat(f"/proc/{pid}").st_mtime
+        except OSError:
+            continue  # another user's, or gone
+        if start and env.get("TMUX_PANE"):
+            found[os.path.basename(words[-2])] = Launch(
+                os.path.basename(words[-2]), started=born, boot=boot_id(), mux="tmux", unit=scope,
+                socket=env.get("TMUX", "").rsplit(",", 2)[0], pane=pid, pane_start=start,
+            )  # fmt: skip
+    return found
+
+
+def process_lives(pid: int, start: str, boot: str) -> bool:
+    """Tell whether a recorded process is still that process."""
+    return pid > 0 and boot == boot_id() and process_start(pid) == start != ""
+
+
+def read_session(socket: str) -> tuple[str, int]:
+    """Return the session of a launch's own server and how many terminals show it, "" and 0."""
+    recover_socket(socket)
+    done = Tmux(socket)("list-sessions", "-F", "#{session_attached} #{session_name}", check=False)
+    count, _, name = (done.stdout.splitlines() or ["0 "])[0].partition(" ")
+    return name, int(count or 0)
+
+
+def read_hosted(ledger: str) -> list[Hosted]:
+    """Return every launch with its state, the newest first.  Raises Failure."""
+    records, panes = read_ledger(ledger), read_live_panes(ledger)
+    found = []
+    for launch_id in {*records, *panes}:
+        entry = records.get(launch_id) or panes[launch_id]
+        seen = panes.get(launch_id)
+        caller = process_lives(entry.caller, entry.caller_start, entry.boot)
+        if seen is not None and not entry.direct:
+            entry = entry._replace(
+                mux=seen.mux, unit=seen.unit, socket=seen.socket, boot=seen.boot, pane=seen.pane,
+                pane_start=seen.pane_start, session=entry.session,
+            )  # fmt: skip
+        alive = seen is not None or (caller and not entry.pane)
+        watched = caller
+        if seen is not None and not (caller and entry.session):
+            session, watchers = read_session(entry.socket)
+            entry = entry._replace(session=session or entry.session)
+            watched = caller or watchers > 0
+        found.append(Hosted(entry, classify_hosted(entry, alive, watched)))
+    return sorted(found, key=lambda h: (-h.entry.started, h.entry.id))
+
+
+def find_hosted(ledger: str, word: str) -> Hosted | None:
+    """Return the launch that a ledger id, a unique start of one, or a name means.
+
+    Raises Failure when several are meant.
+    """
+    launches = read_hosted(ledger)
+    exact = [h for h in launches if h.entry.id == word]
+    named = [h for h in launches if h.entry.name == word]
+    begun = [h for h in launches if word and h.entry.id.startswith(word)]
+    found = exact or [h for h in named if h.alive] or named[:1] or begun
+    if len(found) > 1:
+        ids = ", ".join(h.entry.id for h in found[:5])
+        raise Failure(f"{word!r} is not one launch: {ids}", hint=f"{PROG} list", status=USAGE)
+    return found[0] if found else None
+
+
+def remove_tree(folder: str) -> None:
+    """Remove a handoff with what is in it; it may be gone already."""
+    try:
+        for name in os.listdir(folder):
+            remove(f"{folder}/{name}")
+        os.rmdir(folder)
+    except OSError:
+        return  # removed by the other side, or found again by the next sweep
+
+
+def sweep_ledger(paths: Paths, ledger: str, keep_days: float) -> None:
+    """Remove records older than `keep_days` and what dead launches left; a live one stays."""
+    panes, now = read_live_panes(ledger), time.time()
+    records = read_ledger(ledger)
+    callers = (e for e in records.values() if process_lives(e.caller, e.caller_start, e.boot))
+    live = {e.id for e in callers} | set(panes)
+    ages = {ledger: keep_days * 86400.0, f"{ledger}/spawn": 3600.0, job_folder(paths): 60.0}
+    for folder, age in ages.items():
+        for name in os.listdir(folder) if os.path.isdir(folder) else ():
+            path, launch_id = f"{folder}/{name}", name.partition(".")[0]
+            if len(launch_id) != ID_LENGTH or set(launch_id) - HEX or launch_id in live:
+                continue
+            try:
+                if now - os.lstat(path).st_mtime > age:
+                    if stat.S_ISDIR(os.lstat(path).st_mode):
+                        remove_tree(path)
+                    else:
+                        remove(path)
+            except OSError:
+                continue
+
+
+def sweep_daily(paths: Paths, ledger: str, keep_days: float) -> None:
+    """Sweep the ledger if that was not done for a day."""
+    stamp = f"{ledger}/swept"
+    try:
+        if time.time() - os.stat(stamp).st_mtime < 86400:
+            return
+    except FileNotFoundError:
+        pass
+    os.close(os.open(stamp, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    os.utime(stamp)
+    sweep_ledger(paths, ledger, keep_days)
+
+
+def admit(paths: Paths, ledger: str, entry: Launch, cap: float) -> None:
+    """Record a new launch; over the cap raise Failure with nothing recorded.
+
+    Counted under the lock over what lives, so that a crash gives its place back.
+    """
+    for folder in (ledger, f"{ledger}/spawn"):
+        os.makedirs(folder, 0o700, exist_ok=True)
+        seen = os.stat(folder)
+        if seen.st_uid != os.getuid() or seen.st_mode & 0o022:
+            raise Failure(f"{folder}: others can write there", hint=f"chmod go-w {folder}")
+    if not cap or entry.direct:
+        record_launch(ledger, entry, sync=False)
+        return
+
+    def act() -> None:
+        panes = read_live_panes(ledger)
+        running = set(panes)
+        for each in read_ledger(ledger).values():
+            pending = not each.pane and not each.ended and not each.direct
+            if pending and process_lives(each.caller, each.caller_start, each.boot):
+                running.add(each.id)
+        if len(running) >= cap:
+            why = f"{len(running)} launches run, {cap:g} may: {', '.join(sorted(running))}"
+            raise Failure(f"host: {why}", hint=f"{PROG} list", status=NO_ROOM)
+        record_launch(ledger, entry, sync=False)
+
+    with_lock(paths, act)
+
+
+def missing_part(paths: Paths, environ: Mapping[str, str]) -> str:
+    """Return what this machine lacks to host a launch, or ""."""
+    for name in ("tmux", "systemd-run"):
+        if not find_program(name, environ):
+            return f"no {name}"
+    # Made by the user manager, and what systemd-run connects to.
+    if not paths.runtime or not os.path.exists(f"{paths.runtime}/systemd/private"):
+        return "no user manager"
+    return ""
+
+
+def carries_data(fd: int) -> bool:
+    """Tell a pipe, file or socket from a terminal, /dev/null and a closed descriptor."""
+    try:
+        seen = os.fstat(fd)
+    except OSError:
+        return False
+    if not stat.S_ISCHR(seen.st_mode):
+        return True
+    return not os.isatty(fd) and seen.st_rdev != os.makedev(1, 3)  # /dev/null, devices.txt
+
+
+def read_streams() -> str:
+    """Return which of our descriptors are data: 0, 1, 2, and "b" for 1 and 2 in one stream."""
+    given = "".join(str(fd) for fd in range(3) if carries_data(fd))
+    if "12" in given:
+        out, err = os.fstat(1), os.fstat(2)
+        if (out.st_dev, out.st_ino) == (err.st_dev, err.st_ino):
+            return given.replace("12", "b")  # 2>&1: their order is kept
+    return given
+
+
+def fill_standard() -> None:
+    """Put /dev/null where a standard descriptor is closed, or our own files would get there."""
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+
+
+def socket_at(folder: int) -> str:
+    """Return a short path for the socket in a handoff: sun_path has 107 bytes, unix(7)."""
+    return f"/proc/self/fd/{folder}/socket"
+
+
+def make_handoff(path: str, job: Job) -> tuple[int, _socket.socket]:
+    """Make a launch's handoff: folder, job, and the socket the pane comes to.  Raises OSError."""
+    import _socket
+
+    os.mkdir(path, 0o700)
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    write_job(f"{path}/job", job)
+    listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+    listener.bind(socket_at(folder))
+    listener.listen(1)
+    return folder, listener
+
+
+def start_hosted(paths: Paths, config: Config, entry: Launch, handoff: str) -> tuple[int, str]:
+    """Start a tmux server in a scope of its own with the pane; return its pid, or 0 and why not.
+
+    Neither the job nor the caller's environment passes through tmux.
+    """
+    kept = ("HOME", "PATH", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR")
+    env = {key: os.environ[key] for key in kept if key in os.environ}
+    env.update(XDG_RUNTIME_DIR=paths.runtime, SHELL="/bin/sh", TERM="dumb")
+    size = PANE_SIZE
+    if os.isatty(1) and 0 not in os.get_terminal_size(1):
+        size = (str(os.get_terminal_size(1)[0]), str(os.get_terminal_size(1)[1]))
+    known = [t for t in PANE_TERMS if any(os.path.exists(f"{d}/{t[0]}/{t}") for d in TERMINFO)]
+    term = (*known, "screen")[0]
+    rgb = os.environ.get("COLORTERM") in ("truecolor", "24bit")
+    command = own_argv("_pane", handoff)
+    words = server_words(entry.session, size, config.detach_key, term, rgb, command)
+    properties = ("SendSIGHUP=yes", f"TimeoutStopSec={SCOPE_STOP:g}")
+    scope = [*scope_argv(entry.unit, *properties), "--slice=agent.slice"]
+    try:
+        check_socket(entry.socket)
+        done = Tmux(entry.socket)(*words, check=False, scope=scope, env=env)
+    except Failure as e:
+        return 0, str(e)
+    if done.status or not done.stdout.strip().isdigit():
+        return 0, " ".join(done.stderr.split()) or f"status {done.status}"
+    return int(done.stdout), ""
+
+
+def claim_job(folder: int, who: str) -> bool:
+    """Take a launch's job for one side; False when the other side has it, or it is gone."""
+    try:
+        os.rename("job", f"job.{who}", src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError:
+        return False
+    return True
+
+
+def open_process(pid: int) -> int:
+    """Return a pidfd, or -1 when there is no such process."""
+    try:
+        return os.pidfd_open(pid) if pid > 0 else -1
+    except ProcessLookupError:
+        return -1
+
+
+def accept_pane(listener: _socket.socket, server: int) -> _socket.socket | None:
+    """Return the connection of the launch's pane; None when none came and its server is gone.
+
+    Without a known server the pane has PANE_GRACE to come: it has claimed the job.
+    """
+    import _socket
+
+    watched = open_process(server)
+    poll = select.poll()
+    for fd in (listener.fileno(), watched):
+        if fd >= 0:
+            poll.register(fd, select.POLLIN)
+    came = listener.fileno() in dict(poll.poll(None if watched >= 0 else PANE_GRACE * 1000))
+    if watched >= 0:
+        os.close(watched)
+    if not came:
+        return None
+    return _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, listener._accept()[0])  # type: ignore[attr-defined]
+
+
+def pass_streams(conn: _socket.socket, streams: str) -> None:
+    """Let the pane begin, and give it the descriptors that carry data.  Source: unix(7)."""
+    import _socket
+
+    fds = (1 if s == "b" else int(s) for s in streams)
+    rights = b"".join(fd.to_bytes(4, sys.byteorder) for fd in fds)
+    control = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)] if rights else []
+    conn.sendmsg([b"go" + streams.encode()], control)
+
+
+def take_streams(conn: _socket.socket) -> dict[str, int]:
+    """Wait for the caller's word to begin and return its descriptors.  Raises Failure."""
+    import _socket
+
+    room = _socket.CMSG_SPACE(3 * 4)
+    data, control, _, _ = conn.recvmsg(16, room, _socket.MSG_CMSG_CLOEXEC)
+    if not data.startswith(b"go"):
+        raise Failure("the caller went away before its command was started", status=BROKEN)
+    raw = b"".join(part for _, _, part in control)
+    fds = [int.from_bytes(raw[at : at + 4], sys.byteorder) for at in range(0, len(raw), 4)]
+    return dict(zip(data[2:].decode(), fds))
+
+
+def await_end(conn: int, pane: int, server: int) -> None:
+    """Return once the pane has said that its receipt is there, or cannot any more.
+
+    `pane` and `server` are pidfds, -1 for gone.  No deadline while all live.  A server
+    that ends first leaves the pane LOST_GRACE to publish: it has got a SIGHUP.
+    """
+    poll = select.poll()
+    for fd in (conn, pane, server):
+        if fd >= 0:
+            poll.register(fd, select.POLLIN)
+    ended = {fd for fd, _ in poll.poll(None if pane >= 0 and server >= 0 else LOST_GRACE * 1000)}
+    if ended == {server}:
+        poll.unregister(server)
+        poll.poll(LOST_GRACE * 1000)
+
+
+def read_receipt(folder: int) -> int:
+    """Return the status in a handoff's receipt.  Raises Failure."""
+    try:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        fd = os.open("receipt", flags, dir_fd=folder)
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise Failure("the receipt is no file")
+            return parse_receipt(os.read(fd, 64).decode("ascii", "replace"))
+        finally:
+            os.close(fd)
+    except FileNotFoundError:
+        raise Failure("it ended without a receipt") from None
+    except OSError as e:
+        raise Failure(f"its receipt cannot be read: {e.strerror}") from None
+
+
+def stop_scope(paths: Paths, unit: str) -> None:
+    """Have systemd end everything in a launch's scope: TERM, HUP, and KILL after SCOPE_STOP."""
+    if unit:
+        env = {**os.environ, "XDG_RUNTIME_DIR": paths.runtime}
+        run(["systemctl", "--user", "stop", "--no-block", unit], check=False, env=env)
+
+
+def fall_back(ledger: str, entry: Launch, order: Order, strays: Iterable[int], why: str) -> int:
+    """Execute a launch directly that tmux did not take; its job is ours, so it runs once."""
+    remove_tree(f"{ledger}/spawn/{entry.id}")
+    entry = entry._replace(direct=why, session="", socket="", unit="")
+    try:
+        record_launch(ledger, entry, sync=False)
+    except OSError as e:
+        trace(f"host: not recorded: {e.strerror}")
+    for fd in strays:
+        os.set_inheritable(fd, True)
+    return execute(order, why)
+
+
+def follow(paths: Paths, config: Config, ledger: str, entry: Launch, conn: _socket.socket,
+           server: int) -> bool:  # fmt: skip
+    """Stay with a launch until it has ended; False when its person has detached from it."""
+    import _socket
+
+    peer = conn.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)  # pid, uid, gid: unix(7)
+    pid = int.from_bytes(peer[:4], sys.byteorder)
+    server = server or (process_parents(pid) or [0])[0]
+    watched = (conn.fileno(), open_process(pid), open_process(server))
+    drawable = os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+    if os.isatty(0) and os.isatty(1) and drawable:
+        try:
+            if attach(entry.socket, entry.session) == OK:
+                poll = select.poll()
+                poll.register(conn.fileno(), select.POLLIN)
+                if not poll.poll(0) and read_session(entry.socket)[0]:
+                    return False
+        except Failure as e:
+            tell(str(e), 4)
+    elif os.isatty(1) or os.isatty(2):
+        tell(f"{entry.id} runs in a terminal of its own; {PROG} attach {entry.id} shows it")
+    try:
+        sweep_daily(paths, ledger, config.keep_days)
+    except (Failure, OSError) as e:
+        trace(f"host: the ledger was not swept: {e}")
+    await_end(*watched)
+    return True
+
+
+def host_launch(paths: Paths, config: Config, ledger: str, entry: Launch, order: Order) -> int:
+    """Run an admitted launch in its own tmux and return its command's status."""
+    handoff = f"{ledger}/spawn/{entry.id}"
+    strays = close_strays()
+    fill_standard()
+    env = {k: v for k, v in os.environ.items() if k not in TERMINAL_OWN}
+    env["AGENT_LEDGER_ID"] = entry.id
+    try:
+        job = Job(order.argv, entry.directory, env, order.program or order.argv[0])
+        folder, listener = make_handoff(handoff, job)
+    except OSError as e:
+        return fall_back(ledger, entry, order, strays, f"no handoff: {e.strerror}")
+    place = entry._replace(
+        session=choose_hosted_name(order.name or os.path.basename(order.argv[0])),
+        socket=f"{job_folder(paths)}/{entry.id}",
+        unit=f"{PROG}-host-{entry.id}.scope",
+    )
+    server, why = start_hosted(paths, config, place, handoff)
+    ours = bool(why) and claim_job(folder, "caller")
+    conn = None if ours else accept_pane(listener, server)
+    if conn is None and (ours or claim_job(folder, "caller")):
+        stop_scope(paths, place.unit)
+        return fall_back(ledger, entry, order, strays, f"tmux did not start it: {why or 'no pane'}")
+    try:
+        if conn is not None:
+            pass_streams(conn, "" if order.pane_stdio else read_streams())
+            if not follow(paths, config, ledger, place, conn, server):
+                tell(f"{entry.id} goes on; {PROG} attach {entry.id} shows it again")
+                return OK
+        status = read_receipt(folder)
+        said = conn.recv(4096).decode("utf-8", "replace") if conn is not None else ""
+        if said:
+            tell(f"{entry.id}: {said}", 3)
+        remove_tree(handoff)
+        return status
+    except KeyboardInterrupt:
+        tell(f"{entry.id} goes on; {PROG} attach {entry.id} or {PROG} stop {entry.id}")
+        raise
+    except (Failure, OSError) as e:
+        stop_scope(paths, place.unit)
+        remove(place.socket)
+        remove_tree(handoff)
+        why = f"{entry.id} (session {place.session!r}): {e}"
+        raise Failure(f"host: {why}", hint=f"{PROG} logs {entry.id}", status=BROKEN) from None
+
+
+def new_launch(order: Order, why: str) -> Launch:
+    """Return the record of a launch by this process; a direct one inside tmux names its place."""
+    socket, pane = own_pane()
+    session, pid = "", 0
+    if why and pane:
+        done = Tmux(socket)("display-message", "-p", "-t", pane, "#{pane_pid} #S", check=False)
+        number, _, session = done.stdout.strip().partition(" ")
+        pid = int(number) if number.isdigit() else 0
+    return Launch(
+        os.urandom(ID_LENGTH // 2).hex(),
+        order.name,
+        order.argv,
+        os.getcwd(),
+        time.time(),
+        boot_id(),
+        os.getpid(),
+        process_start(os.getpid()),
+        os.environ.get("AGENT_LEDGER_ID", ""),
+        why,
+        "tmux" if session else "",
+        session,
+        socket if session else "",
+        "",
+        pid,
+        process_start(pid) if pid else "",
+    )
+
+
+def host(order: Order) -> int:
+    """Run a command where it can be watched, or directly where that cannot or must not be."""
+    why = choose_direct(os.environ)
+    if why == BY_A_PERSON:
+        return execute(order, why)
+    try:
+        paths = Paths.from_env(os.environ)
+        make_state(paths)
+        config, _, _ = read_config(paths)
+        ledger = ledger_folder(paths)
+        entry = new_launch(order, why or missing_part(paths, os.environ))
+        admit(paths, ledger, entry, config.max_sessions)
+    except Failure as e:
+        if e.status == NO_ROOM:
+            raise
+        return execute(order, f"no ledger id: {e}")
+    except OSError as e:
+        return execute(order, f"no ledger id: {e.filename or ''}: {e.strerror}")
+    if entry.direct:
+        return execute(order, entry.direct)
+    return host_launch(paths, config, ledger, entry, order)
+
+
+def copy_out(data: bytes, fd: int) -> str:
+    """Write all of it, however slow the reader is; return why nobody takes it, or ""."""
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(fd, view) :]
+        except BlockingIOError:  # its other users made it so; that is not ours to change
+            poll = select.poll()
+            poll.register(fd, select.POLLOUT)
+            poll.poll()
+        except OSError as e:
+            return e.strerror or str(e.errno)
+    return ""
+
+
+class Pump(NamedTuple):
+    """One output of a hosted command on its way to the caller, with a copy to the screen."""
+
+    source: int  # what the command writes comes out here
+    sink: int  # the caller's own descriptor
+    over: int  # readable once the command has ended
+    drained: _thread.LockType  # free once nothing of the command's is left in `source`
+    closed: _thread.LockType  # free once nobody can write any more
+    trouble: list[str]  # why the caller did not get everything
+
+
+def copy_stream(flow: Pump) -> None:
+    """Copy until every writer has gone; a reader that goes ends only its copy."""
+    poll = select.poll()
+    poll.register(flow.source, select.POLLIN)
+    poll.register(flow.over, select.POLLIN)
+    sinks = [flow.sink, 1]
+    patience: int | None = None
+    while True:
+        events = dict(poll.poll(patience))
+        if flow.source in events:
+            data = os.read(flow.source, 65536)
+            if not data:
+                break
+            for fd in tuple(sinks):
+                why = copy_out(data, fd)
+                if why:
+                    sinks.remove(fd)
+                    if fd == flow.sink and why != os.strerror(errno.EPIPE):
+                        flow.trouble.append(f"output lost: {why}")
+        elif flow.over in events:
+            poll.unregister(flow.over)
+            patience = 0
+        else:  # the command has ended, and what it wrote is copied
+            patience = None
+            flow.drained.release()
+    os.close(flow.sink)
+    if flow.drained.locked():
+        flow.drained.release()
+    flow.closed.release()
+
+
+def start_hosted_child(
+    job: Job, streams: Mapping[str, int], tty: int
+) -> tuple[int, int, list[Pump]]:
+    """Start a hosted command between the caller's data and this pane; return it, and what copies.
+
+    The second number is to be closed when the command has ended.
+    """
+    import _thread
+
+    over, ended = os.pipe()
+    fds: dict[int, int] = {}
+    pumps = []
+    for name, fd in streams.items():
+        if name == "0":
+            fds[0] = fd
+            continue
+        source, sink = os.pipe()
+        fds.update(dict.fromkeys((1, 2) if name == "b" else (int(name),), sink))
+        locks = (_thread.allocate_lock(), _thread.allocate_lock())
+        for lock in locks:
+            lock.acquire()
+        pumps.append(Pump(source, fd, over, *locks, []))
+    pid = start_child(job, tty, fds)
+    for fd in set(fds.values()):
+        os.close(fd)
+    for flow in pumps:
+        _thread.start_new_thread(copy_stream, (flow,))
+    return pid, ended, pumps
+
+
+class HostedEnd(NamedTuple):
+    """How a hosted command ended, and what it may have left behind."""
+
+    status: int
+    trouble: str  # why the caller did not get everything, or the command did not run
+    group: int
+    pumps: Sequence[Pump]
+
+
+def note_launch(ledger: str, entry: Launch, *, sync: bool) -> bool:
+    """Write the record from the pane; a launch that cannot be recorded still runs.  True."""
+    try:
+        record_launch(ledger, entry, sync=sync)
+    except OSError as e:
+        tell(f"{entry.id}: its record was not written: {e.strerror}", 4)
+    return True
+
+
+def run_hosted(
+    ledger: str, entry: Launch, job: Job, streams: Mapping[str, int], wakeups: int, tty: int
+) -> HostedEnd:
+    """Run a hosted command to its end and its last byte."""
+    pid, ended, pumps = start_hosted_child(job, streams, tty)
+    del job  # it holds a whole environment
+    note_launch(ledger, entry, sync=False)
+    # Made durable when it has run for a moment; of a shorter one only the end is.
+    code, outside = supervise(
+        pid, tty, wakeups, lambda: note_launch(ledger, entry, sync=True), lambda: 0.0, HOSTED_GRACES
+    )
+    os.close(ended)
+    for flow in pumps:
+        flow.drained.acquire(True, LOST_GRACE if outside else -1)
+    trouble = next((t for flow in pumps for t in flow.trouble), "")
+    status = shell_status(code)
+    return HostedEnd(BROKEN if trouble and not status else status, trouble, pid, pumps)
+
+
+def conclude_hosted(
+    ledger: str, entry: Launch, end: HostedEnd, handoff: str, conn: _socket.socket
+) -> None:
+    """Record an end, which the caller knows already, and remove what the launch needed."""
+    if end.status:
+        save_screen(f"{ledger}/{entry.id}.screen", entry.id, *own_pane())
+    note_launch(ledger, entry._replace(ended=time.time(), status=end.status), sync=True)
+    poll = select.poll()
+    poll.register(conn.fileno(), select.POLLIN)
+    poll.poll(LOST_GRACE * 1000)  # until the caller has read the receipt, or is gone
+    remove_tree(handoff)
+    if end.group and terminal_gone(own_terminal()):
+        end_group(end.group)
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    for flow in end.pumps:  # what the command left behind may still write to the caller
+        flow.closed.acquire()
+    remove(entry.socket)
+
+
+def own_launch(ledger: str, launch_id: str) -> Launch:
+    """Return the record of the launch in this pane, with where it is filled in."""
+    try:
+        found = parse_launch(read_file(f"{ledger}/{launch_id}.json"))
+    except OSError:
+        found = None
+    entry = found or Launch(launch_id, started=time.time(), boot=boot_id())
+    word = entry.name or os.path.basename((*entry.argv, "")[0])
+    return entry._replace(
+        mux="tmux",
+        session=choose_hosted_name(word),
+        socket=own_pane()[0],
+        unit=os.path.basename(read_file("/proc/self/cgroup").strip()),
+        pane=os.getpid(),
+        pane_start=process_start(os.getpid()),
+    )
+
+
+def cmd_pane(handoff: str) -> int:
+    """Run one hosted launch in this pane; its receipt is armed before anything else can fail."""
+    import _socket
+
+    folder = os.open(handoff, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    receipt = os.open("receipt.new", flags, 0o600, dir_fd=folder)
+    os.write(receipt, format_receipt(BROKEN))  # it has its block now: a full disk cannot stop it
+    wakeups, tty = listen(), own_terminal()
+    if not claim_job(folder, "pane"):
+        return OK  # the caller executes it itself
+    ledger, launch_id = os.path.dirname(os.path.dirname(handoff)), os.path.basename(handoff)
+    end = HostedEnd(BROKEN, "", 0, ())
+    entry = Launch(launch_id)
+    conn = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+    try:
+        conn.connect(socket_at(folder))
+        entry = own_launch(ledger, launch_id)
+        job = read_job(f"{handoff}/job.pane")
+        streams = take_streams(conn)
+        kept = {k: v for k, v in os.environ.items() if k in TERMINAL_OWN}
+        job = job._replace(env={**job.env, **kept})
+        end = run_hosted(ledger, entry, job, streams, wakeups, tty)
+    except (Failure, OSError) as e:
+        end = end._replace(trouble=str(e))
+        tell(str(e), 3)
+    try:
+        os.pwrite(receipt, format_receipt(end.status), 0)
+        os.rename("receipt.new", "receipt", src_dir_fd=folder, dst_dir_fd=folder)
+        conn.send(end.trouble.encode("utf-8", "surrogateescape"))
+        conn.shutdown(_socket.SHUT_WR)
+    except OSError as e:
+        tell(f"{launch_id}: its receipt or its caller is gone: {e.strerror}", 3)
+    conclude_hosted(ledger, entry, end, handoff, conn)
+    return OK
+
+def stop_hosted(paths: Paths, entry: Launch) -> bool:
+    """End a launch with TERM, HUP, KILL; False when it lives on.
+
+    The KILL goes to the command alone: its supervisor is to record the end.
+    """
+    pid, start = entry.pane, entry.pane_start
+    if entry.direct:
+        pid, start = entry.caller, entry.caller_start
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGKILL):
+        if not process_lives(pid, start, entry.boot):
+            break
+        targets = [pid]
+        if number == signal.SIGKILL and not entry.direct:
+            children = read_file(f"/proc/{pid}/task/{pid}/children").split()
+            targets = [int(child) for child in children] or [pid]
+        for each in targets:
+            os.kill(each, number)
+        wait_for_process(pid, TERM_GRACE if number == signal.SIGTERM else LOST_GRACE)
+    if not entry.direct:
+        stop_scope(paths, entry.unit)
+        wait_for_process(pid, SCOPE_STOP)
+    return not process_lives(pid, start, entry.boot)
+
+
+def cmd_host(argv: Sequence[str], shim: str = "") -> int:
+    """Run a command in a terminal of its own that can be watched; answer with its status."""
+    if shim:
+        order = Order((shim, *argv), find_program(shim, os.environ))
+        return host(order)
+    name, pane_stdio, command = parse_host(argv)
+    program = command[0] if "/" in command[0] else find_program(command[0], os.environ)
+    return host(Order(command, program or command[0], name, pane_stdio))
 
 
 # ---- Commands -------------------------------------------------------------
@@ -3584,6 +4677,12 @@ def list_rows(world: World, decisions: Sequence[Decision]) -> list[dict[str, obj
     return rows
 
 
+def hosted_row(hosted: Hosted) -> dict[str, object]:
+    """Return what `list --json` prints of a launch: its record, its state, how to see it."""
+    row = parse_object(format_launch(hosted.entry))
+    return {**row, "state": hosted.state, "attach": attach_command(hosted) or None}
+
+
 def cmd_list(as_json: bool = False) -> int:
     """Print the restore set with each session's state, then the retired."""
     start_ = begin()
@@ -3591,10 +4690,14 @@ def cmd_list(as_json: bool = False) -> int:
     decisions = plan(world)
     with_lock(start_.paths, lambda: tidy(start_, world))
     rows = list_rows(world, decisions)
+    ledger = ledger_folder(start_.paths)
+    sweep_ledger(start_.paths, ledger, start_.config.keep_days)
+    launches = read_hosted(ledger)
     if as_json:
         import json
 
-        print(json.dumps({"version": 1, "sessions": rows}, indent=1))
+        hosted = [hosted_row(h) for h in launches]
+        print(json.dumps({"version": 1, "sessions": rows, "hosted": hosted}, indent=1))
     else:
         keys = ("name", "state", "issue", "id", "url", "directory", "note")
         head = ("NAME", "STATE", "PLAN", "ID", "URL", "DIRECTORY", "NOTE")
@@ -3604,6 +4707,8 @@ def cmd_list(as_json: bool = False) -> int:
         for d in decisions:
             if d.verdict not in FINE and d.hint:
                 tell(f"{d.spec.name}: {d.verdict}: {d.why} (try: {d.hint})", 4)
+        if launches:
+            print("\n" + format_hosted(launches), end="")
     return OK if start_.sound and all(d.verdict in FINE for d in decisions) else TROUBLE
 
 
@@ -3642,45 +4747,6 @@ def cmd_retire(name: str) -> int:
 
 
 # ---- Opening and attaching ------------------------------------------------
-
-
-def choose_term(term: str) -> str:
-    """Return a terminal type this box can draw on: the caller's, else a common one, else ""."""
-    for each in (term, "xterm-256color", "xterm", "screen", "linux", "vt100"):
-        if not each:
-            continue
-        try:
-            if run(["tput", "-T", each, "clear"], check=False).status == 0:
-                return each
-        except Failure:
-            return term  # no tput here: tmux decides
-    return ""
-
-
-def attach(socket: str, name: str) -> int:
-    """Show a tmux session on this terminal until the person leaves it; returns the status."""
-    target = f"={name}"
-    command = f"tmux -S {socket} attach -t ={name}"
-    if os.environ.get("TMUX"):
-        if own_pane()[0] != socket:
-            raise Failure(
-                f"{name}: this is a tmux of another server", hint=f"env -u TMUX {command}"
-            )
-        Tmux(socket)("switch-client", "-t", target)
-        return OK
-    if not (os.isatty(0) and os.isatty(1)):
-        tell(f"{name}: running, not shown: there is no terminal here ({command})")
-        return OK
-    term = choose_term(os.environ.get("TERM", ""))
-    if not term:
-        raise Failure(f"{name}: running, not shown: no usable terminal type", hint=command)
-    argv = ["tmux", "-u", "-S", socket, "attach-session", "-t", target]
-    pid = os.posix_spawnp(argv[0], argv, {**os.environ, "TERM": term})
-    while True:
-        try:
-            return shell_status(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-        except KeyboardInterrupt:
-            continue  # the terminal's; tmux decides what it means
 
 
 def shown_name(spec: Spec, world: World) -> tuple[str, str]:
@@ -3846,11 +4912,19 @@ def cmd_attach(name: str = "") -> int:
     start_ = begin(quiet=True)
     world = take_world(start_)
     live = {d.spec.name: d.spec for d in plan(world) if d.verdict in (LIVE, BLOCKED)}
+    ledger = ledger_folder(start_.paths)
     if not name:
-        name = ask_name(sorted(live))
-    if name not in live:
-        raise Failure(f"no live session {name!r}", hint=f"{PROG} list")
-    socket, shown = shown_name(live[name], world)
+        name = ask_name(
+            [*sorted(live), *(h.entry.id for h in read_hosted(ledger) if attach_command(h))]
+        )
+    hosted = None if name in live else find_hosted(ledger, name)
+    if name not in live and not (hosted and attach_command(hosted)):
+        state = f": {format_state(hosted)}" if hosted else ""
+        raise Failure(f"no live session {name!r}{state}", hint=f"{PROG} list")
+    if hosted:
+        socket, shown = hosted.entry.socket, hosted.entry.session
+    else:
+        socket, shown = shown_name(live[name], world)
     if not shown:
         raise Failure(f"{name}: its terminal is gone", hint=f"{PROG} list")
     if not (os.isatty(0) and os.isatty(1)) and not os.environ.get("TMUX"):
@@ -3859,6 +4933,71 @@ def cmd_attach(name: str = "") -> int:
             hint=f"tmux -S {socket} capture-pane -p -t ={shown}:",
         )
     return attach(socket, shown)
+
+
+def find_target(word: str) -> tuple[Start, World, Spec | None, Hosted | None]:
+    """Return the session, or else the launch, that a word names.  Raises Failure for neither."""
+    start_ = begin(quiet=True)
+    world = take_world(start_)
+    rows = {spec.name: spec for spec in (*world.retired, *world.specs)}
+    hosted = None if word in rows else find_hosted(ledger_folder(start_.paths), word)
+    if word not in rows and hosted is None:
+        raise Failure(f"no session or launch {word!r}", hint=f"{PROG} list")
+    return start_, world, rows.get(word), hosted
+
+
+def cmd_capture(word: str) -> int:
+    """Print what the screen of a session or a launch shows now."""
+    _, world, spec, hosted = find_target(word)
+    socket, shown = shown_name(spec, world) if spec else ("", "")
+    if hosted and hosted.alive:
+        socket, shown = hosted.entry.socket, hosted.entry.session
+    if not shown:
+        raise Failure(f"{word}: it has no screen now", hint=f"{PROG} logs {word}")
+    screen = Tmux(socket)("capture-pane", "-p", "-t", f"={shown}:").stdout
+    sys.stdout.write(screen.rstrip("\n") + "\n")
+    return OK
+
+
+def cmd_logs(word: str) -> int:
+    """Print how a session or a launch ended, its last screen, and what was said about it."""
+    start_, _, spec, hosted = find_target(word)
+    if hosted:
+        ledger = ledger_folder(start_.paths)
+        print(f"{hosted.entry.id}: {format_state(hosted)}\n{format_launch(hosted.entry)}", end="")
+        print(read_state(f"{ledger}/{hosted.entry.id}.screen"), end="")
+        return OK
+    for kind in ("exit", "health", "retired", "screen"):
+        text = read_state(start_.paths.of(word, kind))
+        if text:
+            print(f"{word}.{kind}:\n{text}", end="")
+    unit = ["journalctl", "--user", "--no-pager", "--quiet", "-o", "short-iso", f"--unit={UNIT}"]
+    done = run(unit, check=False)
+    for line in done.stdout.splitlines():
+        if f"{PROG}: {word}: " in line:
+            print(line)
+    return OK
+
+
+def cmd_stop(word: str) -> int:
+    """End a session for good, or a launch: TERM first, KILL when that is not enough."""
+    start_, world, spec, hosted = find_target(word)
+    if hosted:
+        if hosted.alive and not stop_hosted(start_.paths, hosted.entry):
+            raise Failure(f"{word}: it does not end", hint=f"ps -fp {hosted.entry.pane}")
+        tell(f"{hosted.entry.id}: {'stopped' if hosted.alive else format_state(hosted)}")
+        return OK
+    assert spec is not None
+    if any(each.name == word for each in start_.specs):
+        cmd_retire(word)
+    run_ = world.facts.get(word, Facts()).run
+    shown = [p.pid for p in world.panes if p.session == word and not p.dead and p.ours]
+    pid = run_.claude if run_ is not None and world.facts[word].run_live else (shown or [0])[0]
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if pid and process_start(pid):
+            os.kill(pid, number)
+            wait_for_process(pid, HUP_GRACE)
+    return OK
 
 
 def ask_name(names: Sequence[str]) -> str:
@@ -4170,7 +5309,24 @@ def trust_set(start_: Start, done: list[str]) -> None:
                 tell("trusting the home directory also covers every folder below it", 4)
 
 
-def cmd_install() -> int:
+def install_shim(paths: Paths, name: str, done: list[str]) -> None:
+    """Make a runtime's shim: a link of its name that leads to a starter of ours."""
+    if classify_name(name):
+        raise Failure(classify_name(name))
+    library = f"{paths.home}/.local/lib/{PROG}"
+    put(f"{library}/{PROG}-shim", SHIM, 0o755, done)
+    os.makedirs(f"{library}/shims", exist_ok=True)
+    link = f"{library}/shims/{name}"
+    if not os.path.islink(link):
+        os.symlink(f"../{PROG}-shim", link)
+        done.append(link)
+    found = os.environ.get("PATH", "").split(":")
+    first = next((p for p in found if os.access(f"{p}/{name}", os.X_OK)), "")
+    if os.path.realpath(first) != os.path.realpath(f"{library}/shims"):
+        tell(f'for the shim of {name}: export PATH="$HOME/.local/lib/{PROG}/shims:$PATH"')
+
+
+def cmd_install(shims: Sequence[str] = ()) -> int:
     """Set everything up: files, units with their environment, shell function, trust, linger."""
     start_ = begin()
     paths = start_.paths
@@ -4180,6 +5336,8 @@ def cmd_install() -> int:
     attempt("environment", lambda: install_environment(paths, start_.config, done), failed)
     for rc in rc_files(paths):
         attempt(f"shell function in {rc}", edit_rc, failed, rc, SHELL_FUNCTION, done)
+    for name in shims:
+        attempt(f"shim {name}", install_shim, failed, paths, name, done)
     attempt("trust", lambda: trust_set(start_, done), failed)
 
     def migrate() -> None:
@@ -4224,12 +5382,15 @@ def cmd_uninstall() -> int:
     gone += [f"{library}/persistent_sessions.py", f"{library}/task_adopt.py"]
     gone += [f"{paths.home}/.local/bin/{PROG}", f"{paths.home}/.local/bin/task-adopt"]
     cache = f"{library}/__pycache__"
-    gone += [f"{cache}/{n}" for n in (os.listdir(cache) if os.path.isdir(cache) else [])]
+    shims = f"{library}/shims"
+    gone += [f"{library}/{PROG}-shim"]
+    for each in (cache, shims):
+        gone += [f"{each}/{n}" for n in (os.listdir(each) if os.path.isdir(each) else [])]
     for path in gone:
         if os.path.lexists(path):
             attempt("files", remove, failed, path)
             tell(f"removed {path}")
-    for folder in (f"{units}/{UNIT}.d", cache, library):
+    for folder in (f"{units}/{UNIT}.d", cache, shims, library):
         if os.path.isdir(folder) and not os.listdir(folder):
             os.rmdir(folder)
     tell(f"kept: {paths.state}, {paths.config} and every conversation")
@@ -4474,7 +5635,14 @@ def build_parser() -> argparse.ArgumentParser:
     attached = command(
         "attach", "show a live session on this terminal", lambda a: cmd_attach(a.name or "")
     )
-    attached.add_argument("name", nargs="?")
+    attached.add_argument("name", nargs="?", help="a session, a ledger id or its beginning")
+    for verb, words, act in (
+        ("capture", "print the screen of a session or launch", cmd_capture),
+        ("logs", "print how a session or launch ended, and its last screen", cmd_logs),
+        ("stop", "end a session for good, or a launch", cmd_stop),
+    ):
+        one = command(verb, words, lambda a, act=act: act(a.name))  # type: ignore[misc]
+        one.add_argument("name", help="a session, a ledger id or its beginning")
     command(
         "retire", "mark a session as ended on purpose", lambda a: cmd_retire(a.name)
     ).add_argument("name")
@@ -4482,7 +5650,12 @@ def build_parser() -> argparse.ArgumentParser:
         "trust", "answer the consent prompts of a session", lambda a: cmd_trust(a.name)
     ).add_argument("name")
     command("manifest", "print the manifest as the unit reads it", lambda a: cmd_manifest())
-    command("install", "set up units, shell function, trust", lambda a: cmd_install())
+    installed = command(
+        "install", "set up units, shell function, trust", lambda a: cmd_install(a.shim)
+    )
+    installed.add_argument(
+        "--shim", action="append", default=[], metavar="NAME", help="host every launch of NAME"
+    )
     command(
         "uninstall",
         "remove what install wrote; keep state and conversations",
@@ -4491,17 +5664,10 @@ def build_parser() -> argparse.ArgumentParser:
     command("demo", "see it work in a private world, in seconds", lambda a: cmd_demo())
     command("run", "supervise one session in this pane (what a pane runs)", lambda a: OK)
     command("hook", "serve Claude's SessionStart and SessionEnd hooks", lambda a: OK)
+    hosted = command("host", "run a command where it can be watched: -- COMMAND", lambda a: OK)
+    hosted.add_argument("--name", help="what to call it")
+    hosted.add_argument("--stdio", choices=["pane"], help="give it the terminal for all three")
     return parser
-
-
-def close_strays() -> None:
-    """Keep descriptors of our caller's out of what we start: a server would hold its pipes open."""
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2:
-            try:
-                os.set_inheritable(int(name), False)
-            except OSError:
-                continue  # the listing's own
 
 
 def dispatch(argv: Sequence[str]) -> int:
@@ -4513,6 +5679,10 @@ def dispatch(argv: Sequence[str]) -> int:
         return cmd_run(rest)
     if verb == "_agent":
         return cmd_agent(rest)
+    if verb == "_pane" and len(rest) == 1:
+        return cmd_pane(rest[0])
+    if verb == "host" and rest[:1] not in (["-h"], ["--help"]):
+        return cmd_host(rest)
     close_strays()
     if list(argv) == ["start"]:
         return cmd_start()
@@ -4523,6 +5693,9 @@ def dispatch(argv: Sequence[str]) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     try:
+        called = os.path.basename(sys.argv[0])
+        if argv is None and called not in OWN_NAMES and os.path.islink(sys.argv[0]):
+            return cmd_host(sys.argv[1:], called)  # a shim, named after its runtime
         return dispatch(sys.argv[1:] if argv is None else argv)
     except Failure as e:
         report(e)
