@@ -1022,15 +1022,18 @@ def decide_supervised(spec: Spec, run: Supervisor, world: World) -> Decision:
 
 def decide_present(spec: Spec, world: World) -> Decision | None:
     """Return the verdict on a tmux session of this name without a supervisor of ours."""
-    here = [p for p in world.panes if p.session == spec.name and not p.dead]
+    shown = [p for p in world.panes if p.session == spec.name]
+    here = [p for p in shown if not p.dead]
     agents = [p for p in here if p.key in world.claudes]
     held = [p for p in here if p.key in world.screens and world.screens[p.key].blocks]
     if agents or held:
         return decide_pane(spec, agents or held, world, "")
-    if here and not any(pane.ours for pane in here):
-        why = f"a tmux session of this name runs something else (pid {here[0].pid})"
+    if shown and not any(pane.ours for pane in shown):
+        pane = (here or shown)[0]
+        what = f"runs something else (pid {pane.pid})" if here else "still shows what has ended"
         hint = f"tmux rename-session -t ={spec.name} {spec.name}-other"
-        return Decision(spec, FOREIGN, "", why, hint, here[0].pane_id, here[0].pid)
+        why = f"a tmux session of this name {what}"
+        return Decision(spec, FOREIGN, "", why, hint, pane.pane_id, pane.pid)
     return None
 
 
