@@ -214,6 +214,21 @@ class Config(NamedTuple):
     notify: tuple[str, ...]
 
 
+def claude_home(environ: Mapping[str, str]) -> str:
+    """Return Claude's folder: CLAUDE_CONFIG_DIR, else ~/.claude."""
+    # Same in task_adopt.py; tests/test_rules.py compares them.
+    return environ.get("CLAUDE_CONFIG_DIR") or os.path.join(environ.get("HOME", ""), ".claude")
+
+
+def runtime_folder(environ: Mapping[str, str]) -> str:
+    """Return the user's runtime folder, also where sudo or cron lost its variable; "" for none."""
+    named = environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
+    try:
+        return named if os.stat(named).st_uid == os.getuid() else ""
+    except OSError:
+        return ""
+
+
 class Paths(NamedTuple):
     """Every folder the program knows, built once from the environment."""
 
@@ -1210,11 +1225,11 @@ def session_settings(
     return settings
 
 
-def classify_folder(code: int) -> str:
+def classify_folder(code: int, why: str) -> str:
     """Return a folder's state from the errno of looking at it: ok, gone, or why neither."""
     if code in (0, errno.ENOENT, errno.ENOTDIR):
         return "gone" if code else "ok"
-    return f"its directory cannot be read: {os.strerror(code)}"
+    return f"its directory cannot be read: {why}"
 
 
 def choose_direct(environ: Mapping[str, str]) -> str:
@@ -1362,20 +1377,19 @@ def format_supervisor(run: Supervisor) -> str:
     )
 
 
-def format_ending(ending: Ending, at: float) -> str:
+def iso(at: float) -> str:
+    """Return a moment as UTC in ISO 8601."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
+
+
+def format_ending(ending: Ending, stamp: str) -> str:
     """Return the one line of a .exit file."""
-    stamp = time_text(at)
     return (
         f"rc={ending.rc} signalled={ending.signalled or '-'} system={ending.system or '-'}"
         f" user={ending.user or '-'} scope={ending.scope or '-'}"
         f" killed={ending.killed or '-'} reason={ending.reason or '-'}"
         f" deliberate={'yes' if ending.deliberate else 'no'} at={stamp}\n"
     )
-
-
-def time_text(at: float) -> str:
-    """Return a moment as UTC in ISO 8601."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
 
 
 def format_row(fields: Iterable[str]) -> str:
@@ -1397,11 +1411,11 @@ def format_registry(specs: Iterable[Spec]) -> str:
     return head + "".join(rows)
 
 
-def format_retired(spec: Spec, how: str, at: float) -> str:
+def format_retired(spec: Spec, how: str, stamp: str) -> str:
     """Return a .retired file: when, how, and the whole row."""
     return format_pairs(
         {
-            "at": time_text(at),
+            "at": stamp,
             "how": how,
             "directory": spec.directory,
             "issue": spec.issue,
@@ -1485,6 +1499,119 @@ def format_hosted(launches: Sequence[Hosted]) -> str:
             name = h.entry.name or h.entry.session
             rows.append((h.entry.id, format_state(h), name, words[:60], attach_command(h)))
     return format_table(rows)
+
+
+# ---- Files ----------------------------------------------------------------
+
+
+def read_file(path: str, limit: int = 1 << 20) -> str:
+    """Return a text file's first `limit` bytes, undecodable bytes kept as surrogates.
+
+    Raises OSError.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        parts = []
+        while limit > 0:
+            part = os.read(fd, min(limit, 65536))
+            if not part:
+                break
+            parts.append(part)
+            limit -= len(part)
+    finally:
+        os.close(fd)
+    return b"".join(parts).decode("utf-8", "surrogateescape")
+
+
+def read_state(path: str) -> str:
+    """Return a state file, "" where it is missing, empty or was cut to NULs by a power loss.
+
+    Raises Failure when it is there and cannot be read.
+    """
+    try:
+        text = read_file(path)
+    except FileNotFoundError:
+        return ""
+    except OSError as e:
+        raise Failure(f"{path}: {e.strerror}") from None
+    return "" if "\0" in text else text
+
+
+def sync_folder(folder: str) -> None:
+    """Make a rename in a folder survive a power cut; some file systems refuse, and that is fine."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as e:
+        if e.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
+            raise
+    finally:
+        os.close(fd)
+
+
+def write_temporary(path: str, text: str, mode: int, *, sync: bool = True) -> str:
+    """Write a complete, synced file beside `path` and return its name.  Raises OSError."""
+    folder, name = os.path.split(path)
+    temporary = f"{folder}/.{name}.{os.getpid()}.{time.monotonic_ns()}.tmp"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            data = memoryview(text.encode("utf-8", "surrogateescape"))
+            while data:
+                data = data[os.write(fd, data) :]
+            os.fchmod(fd, mode)
+            if sync:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return temporary
+
+
+def mode_of(path: str, default: int) -> int:
+    """Return the permission bits of a file, or `default` where there is none."""
+    try:
+        return stat.S_IMODE(os.stat(path).st_mode)
+    except FileNotFoundError:
+        return default
+
+
+def write_atomic(
+    path: str, text: str, mode: int = 0o600, *, keep_mode: bool = False, sync: bool = True
+) -> None:
+    """Replace a file whole: a reader sees the old one or the new one, also after a power cut.
+
+    A symlink is followed and its target replaced.  Raises OSError, with the old file intact.
+    Without `sync` a power cut may leave nothing: for what it makes void anyway.
+    """
+    path = os.path.realpath(path)
+    mode = mode_of(path, mode) if keep_mode else mode
+    temporary = write_temporary(path, text, mode, sync=sync)
+    try:
+        os.rename(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    if sync:
+        sync_folder(os.path.dirname(path))
+
+
+def write_state(path: str, text: str) -> None:
+    """Replace a state file.  Raises Failure in place of OSError."""
+    try:
+        write_atomic(path, text)
+    except OSError as e:
+        raise Failure(f"{path}: {e.strerror}", hint=f"df -h {os.path.dirname(path)}") from None
+
+
+def remove(path: str) -> None:
+    """Remove a file that may be gone already.  Raises OSError."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
 
 
 # ---- Running programs -----------------------------------------------------
@@ -1664,6 +1791,41 @@ def run(
     return Done(code, out, err)
 
 
+def check_socket(path: str) -> None:
+    """Refuse a socket whose folder somebody else made, as tmux itself does.
+
+    Raises Failure.  A folder that is not there yet is fine.
+    """
+    if len(os.fsencode(path)) > 107:  # sun_path of unix(7)
+        raise Failure(f"tmux: {path}: File name too long", hint="a shorter TMUX_TMPDIR")
+    folder = os.path.dirname(path)
+    try:
+        seen = os.lstat(folder)
+    except FileNotFoundError:
+        return
+    except OSError as e:
+        raise Failure(f"tmux: {folder}: {e.strerror}") from None
+    if not os.path.basename(folder).startswith("tmux-"):
+        return  # a folder the person chose
+    if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid() or seen.st_mode & 0o027:
+        raise Failure(f"tmux: directory {folder} has unsafe permissions", hint=f"ls -ld {folder}")
+
+
+def socket_inode(path: str) -> str:
+    """Return the inode of a socket that a process listens on although its file is gone, or "".
+
+    Source: /proc/net/unix; 00010000 in its fourth column is __SO_ACCEPTCON.
+    """
+    if os.path.lexists(path):
+        return ""  # the file is there and nobody answered on it
+    real = f"{os.path.realpath(os.path.dirname(path))}/{os.path.basename(path)}"
+    for line in read_file("/proc/net/unix", 1 << 24).splitlines():
+        fields = line.split(None, 7)
+        if len(fields) == 8 and fields[3] == "00010000" and fields[7] in (path, real):
+            return fields[6]
+    return ""
+
+
 class Tmux(NamedTuple):
     """One tmux server, named by its socket's path."""
 
@@ -1715,41 +1877,6 @@ class Tmux(NamedTuple):
         return {p: text for p, text in found.items() if text}
 
 
-def check_socket(path: str) -> None:
-    """Refuse a socket whose folder somebody else made, as tmux itself does.
-
-    Raises Failure.  A folder that is not there yet is fine.
-    """
-    if len(os.fsencode(path)) > 107:  # sun_path of unix(7)
-        raise Failure(f"tmux: {path}: File name too long", hint="a shorter TMUX_TMPDIR")
-    folder = os.path.dirname(path)
-    try:
-        seen = os.lstat(folder)
-    except FileNotFoundError:
-        return
-    except OSError as e:
-        raise Failure(f"tmux: {folder}: {e.strerror}") from None
-    if not os.path.basename(folder).startswith("tmux-"):
-        return  # a folder the person chose
-    if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid() or seen.st_mode & 0o027:
-        raise Failure(f"tmux: directory {folder} has unsafe permissions", hint=f"ls -ld {folder}")
-
-
-def socket_inode(path: str) -> str:
-    """Return the inode of a socket that a process listens on although its file is gone, or "".
-
-    Source: /proc/net/unix; 00010000 in its fourth column is __SO_ACCEPTCON.
-    """
-    if os.path.lexists(path):
-        return ""  # the file is there and nobody answered on it
-    real = f"{os.path.realpath(os.path.dirname(path))}/{os.path.basename(path)}"
-    for line in read_file("/proc/net/unix", 1 << 24).splitlines():
-        fields = line.split(None, 7)
-        if len(fields) == 8 and fields[3] == "00010000" and fields[7] in (path, real):
-            return fields[6]
-    return ""
-
-
 def git(clone: str, *args: str, owner: int, timeout: float = GIT_TIMEOUT) -> str:
     """Run git on a clone without its surprises: no inherited GIT_*, no prompt, no helper.
 
@@ -1799,54 +1926,6 @@ def scope_argv(unit: str, *properties: str) -> list[str]:
 
 
 # ---- Reading the world ----------------------------------------------------
-
-
-def claude_home(environ: Mapping[str, str]) -> str:
-    """Return Claude's folder: CLAUDE_CONFIG_DIR, else ~/.claude."""
-    # Same in task_adopt.py; tests/test_rules.py compares them.
-    return environ.get("CLAUDE_CONFIG_DIR") or os.path.join(environ.get("HOME", ""), ".claude")
-
-
-def runtime_folder(environ: Mapping[str, str]) -> str:
-    """Return the user's runtime folder, also where sudo or cron lost its variable; "" for none."""
-    named = environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
-    try:
-        return named if os.stat(named).st_uid == os.getuid() else ""
-    except OSError:
-        return ""
-
-
-def read_file(path: str, limit: int = 1 << 20) -> str:
-    """Return a text file's first `limit` bytes, undecodable bytes kept as surrogates.
-
-    Raises OSError.
-    """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    try:
-        parts = []
-        while limit > 0:
-            part = os.read(fd, min(limit, 65536))
-            if not part:
-                break
-            parts.append(part)
-            limit -= len(part)
-    finally:
-        os.close(fd)
-    return b"".join(parts).decode("utf-8", "surrogateescape")
-
-
-def read_state(path: str) -> str:
-    """Return a state file, "" where it is missing, empty or was cut to NULs by a power loss.
-
-    Raises Failure when it is there and cannot be read.
-    """
-    try:
-        text = read_file(path)
-    except FileNotFoundError:
-        return ""
-    except OSError as e:
-        raise Failure(f"{path}: {e.strerror}") from None
-    return "" if "\0" in text else text
 
 
 def boot_id() -> str:
@@ -2087,7 +2166,17 @@ def tmux_default(environ: Mapping[str, str]) -> str:
     raise Failure("tmux: /tmp does not exist")
 
 
-def read_config(paths: Paths) -> tuple[Config, tuple[str, ...], bool]:
+def load_config_copy(copy: str, why: str) -> tuple[Config, tuple[str, ...], bool]:
+    """Return the last good configuration after `why`."""
+    try:
+        values, _ = parse_config(read_state(copy))
+    except Failure:
+        bare = choose_config({})._replace(start_args=(), open_args=())
+        return bare, (f"{why}; defaults without any permission argument are used",), True
+    return choose_config(values), (f"{why}; the last good copy is used",), True
+
+
+def load_config(paths: Paths) -> tuple[Config, tuple[str, ...], bool]:
     """Return the configuration, what to warn of, and whether it is broken.
 
     A broken config.json leaves the last good copy in force; without a copy no
@@ -2099,27 +2188,17 @@ def read_config(paths: Paths) -> tuple[Config, tuple[str, ...], bool]:
     except FileNotFoundError:
         return choose_config({}), (), False
     except OSError as e:
-        return read_config_copy(copy, f"{path}: {e.strerror}")
+        return load_config_copy(copy, f"{path}: {e.strerror}")
     try:
         values, unknown = parse_config(text)
     except Failure as e:
-        return read_config_copy(copy, str(e))
+        return load_config_copy(copy, str(e))
     try:
         if read_state(copy) != text:
             write_atomic(copy, text)
     except (OSError, Failure) as e:
         unknown = (*unknown, f"config.json: no copy could be kept: {e}")
     return choose_config(values), unknown, False
-
-
-def read_config_copy(copy: str, why: str) -> tuple[Config, tuple[str, ...], bool]:
-    """Return the last good configuration after `why`."""
-    try:
-        values, _ = parse_config(read_state(copy))
-    except Failure:
-        bare = choose_config({})._replace(start_args=(), open_args=())
-        return bare, (f"{why}; defaults without any permission argument are used",), True
-    return choose_config(values), (f"{why}; the last good copy is used",), True
 
 
 def read_registry(paths: Paths) -> tuple[tuple[Spec, ...], tuple[str, ...]]:
@@ -2160,7 +2239,17 @@ def is_own(spec: Spec, user: str) -> bool:
     return spec.user == user if spec.user else owner_of(spec.directory) == os.getuid()
 
 
-def read_manifest(paths: Paths, config: Config) -> tuple[tuple[Spec, ...], tuple[str, ...], bool]:
+def user_name() -> str:
+    """Return the name of the user this process runs as."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def load_manifest(paths: Paths, config: Config) -> tuple[tuple[Spec, ...], tuple[str, ...], bool]:
     """Return this user's rows, complaints, and whether the last good copy stands in.
 
     A valid manifest becomes the copy; one that cannot be read, is empty to the byte or
@@ -2187,16 +2276,6 @@ def read_manifest(paths: Paths, config: Config) -> tuple[tuple[Spec, ...], tuple
     return tuple(s for s in specs if is_own(s, user)), (*complaints, *bad), broken
 
 
-def user_name() -> str:
-    """Return the name of the user this process runs as."""
-    import pwd
-
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
-
-
 def read_facts(paths: Paths, name: str, directory: str, listing: Iterable[str], boot: str) -> Facts:
     """Return what the state folder and the disk say about one session."""
 
@@ -2219,7 +2298,7 @@ def read_facts(paths: Paths, name: str, directory: str, listing: Iterable[str], 
             parse_event(read("event")),
             parse_health(read("health")),
             f"{name}.retired" in listing,
-            classify_folder(code),
+            classify_folder(code, os.strerror(code)),
         )
     except Failure as e:
         return Facts(trouble=str(e))
@@ -2282,9 +2361,9 @@ def read_claudes(panes: Iterable[Pane], records: Iterable[Record]) -> frozenset[
     return frozenset(found)
 
 
-def read_set(paths: Paths, config: Config) -> tuple[tuple[Spec, ...], tuple[str, ...], bool]:
+def load_set(paths: Paths, config: Config) -> tuple[tuple[Spec, ...], tuple[str, ...], bool]:
     """Return the restore set (retired rows included), complaints, and whether it is broken."""
-    declared, complaints, broken = read_manifest(paths, config)
+    declared, complaints, broken = load_manifest(paths, config)
     opened, bad = read_registry(paths)
     return physical(restore_set(declared, opened)), (*complaints, *bad), broken
 
@@ -2352,83 +2431,6 @@ def read_world(
 
 
 # ---- Changing the world ---------------------------------------------------
-
-
-def sync_folder(folder: str) -> None:
-    """Make a rename in a folder survive a power cut; some file systems refuse, and that is fine."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    except OSError as e:
-        if e.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
-            raise
-    finally:
-        os.close(fd)
-
-
-def write_temporary(path: str, text: str, mode: int, *, sync: bool = True) -> str:
-    """Write a complete, synced file beside `path` and return its name.  Raises OSError."""
-    folder, name = os.path.split(path)
-    temporary = f"{folder}/.{name}.{os.getpid()}.{time.monotonic_ns()}.tmp"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            data = memoryview(text.encode("utf-8", "surrogateescape"))
-            while data:
-                data = data[os.write(fd, data) :]
-            os.fchmod(fd, mode)
-            if sync:
-                os.fsync(fd)
-        finally:
-            os.close(fd)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    return temporary
-
-
-def mode_of(path: str, default: int) -> int:
-    """Return the permission bits of a file, or `default` where there is none."""
-    try:
-        return stat.S_IMODE(os.stat(path).st_mode)
-    except FileNotFoundError:
-        return default
-
-
-def write_atomic(
-    path: str, text: str, mode: int = 0o600, *, keep_mode: bool = False, sync: bool = True
-) -> None:
-    """Replace a file whole: a reader sees the old one or the new one, also after a power cut.
-
-    A symlink is followed and its target replaced.  Raises OSError, with the old file intact.
-    Without `sync` a power cut may leave nothing: for what it makes void anyway.
-    """
-    path = os.path.realpath(path)
-    mode = mode_of(path, mode) if keep_mode else mode
-    temporary = write_temporary(path, text, mode, sync=sync)
-    try:
-        os.rename(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    if sync:
-        sync_folder(os.path.dirname(path))
-
-
-def write_state(path: str, text: str) -> None:
-    """Replace a state file.  Raises Failure in place of OSError."""
-    try:
-        write_atomic(path, text)
-    except OSError as e:
-        raise Failure(f"{path}: {e.strerror}", hint=f"df -h {os.path.dirname(path)}") from None
-
-
-def remove(path: str) -> None:
-    """Remove a file that may be gone already.  Raises OSError."""
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return
 
 
 def make_state(paths: Paths) -> None:
@@ -2546,7 +2548,7 @@ def unregister(paths: Paths, names: Iterable[str]) -> None:
 
 def retire(paths: Paths, spec: Spec, how: str) -> None:
     """Mark a session as ended on purpose; its row stays in the mark, its ids stay filed."""
-    write_atomic(paths.of(spec.name, "retired"), format_retired(spec, how, time.time()))
+    write_atomic(paths.of(spec.name, "retired"), format_retired(spec, how, iso(time.time())))
 
 
 def find_member(text: str, at: int, key: str) -> tuple[tuple[int, int] | None, int, str]:
@@ -2734,6 +2736,11 @@ def own_module() -> str:
     return door if os.path.realpath(f"{door}/persistent_sessions.py") == here else ""
 
 
+def python() -> str:
+    """Return the interpreter for what is installed; equal strings make equal hooks."""
+    return "/usr/bin/python3" if os.access("/usr/bin/python3", os.X_OK) else sys.executable
+
+
 def own_argv(*args: str) -> list[str]:
     """Return the command line that runs this program: imported where it is installed."""
     door = own_module()
@@ -2743,11 +2750,6 @@ def own_argv(*args: str) -> list[str]:
         f'import sys;sys.path.append("{door}");import persistent_sessions as m;sys.exit(m.main())'
     )
     return [python(), "-IS", "-c", code, *args]
-
-
-def python() -> str:
-    """Return the interpreter for what is installed; equal strings make equal hooks."""
-    return "/usr/bin/python3" if os.access("/usr/bin/python3", os.X_OK) else sys.executable
 
 
 def hook_commands(paths: Paths) -> dict[str, list[str]]:
@@ -3111,6 +3113,19 @@ def watch(
         pause = min(pause * 1.5, 0.6)
 
 
+def has_route() -> bool:
+    """Tell whether the kernel has a default route.  Source: /proc/net/route, ipv6_route."""
+    try:
+        four = read_file("/proc/net/route", 1 << 22).splitlines()[1:]
+        if any(line.split()[1] == "00000000" for line in four if len(line.split()) > 2):
+            return True
+        six = read_file("/proc/net/ipv6_route", 1 << 22).splitlines()
+    except OSError:
+        return False
+    zero = "0" * 32 + " 00 "
+    return any(line.startswith(zero) and not line.rstrip().endswith(" lo") for line in six)
+
+
 def wait_for_route(limit: float) -> str:
     """Wait until there is a default route, at most `limit` seconds; return a warning or "".
 
@@ -3133,19 +3148,6 @@ def wait_for_route(limit: float) -> str:
             if poll.poll(left * 1000):
                 watcher.recv(65536)
     return ""
-
-
-def has_route() -> bool:
-    """Tell whether the kernel has a default route.  Source: /proc/net/route, ipv6_route."""
-    try:
-        four = read_file("/proc/net/route", 1 << 22).splitlines()[1:]
-        if any(line.split()[1] == "00000000" for line in four if len(line.split()) > 2):
-            return True
-        six = read_file("/proc/net/ipv6_route", 1 << 22).splitlines()
-    except OSError:
-        return False
-    zero = "0" * 32 + " 00 "
-    return any(line.startswith(zero) and not line.rstrip().endswith(" lo") for line in six)
 
 
 # ---- In the pane ----------------------------------------------------------
@@ -3421,7 +3423,7 @@ def conclude(paths: Paths, name: str, ending: Ending, run_: Supervisor, director
     now = time.time()
     event = read_event(paths, name, run_.at)
     try:
-        write_atomic(paths.of(name, "exit"), format_ending(ending, now))
+        write_atomic(paths.of(name, "exit"), format_ending(ending, iso(now)))
         note_health(paths, name, ending, now - run_.at, now)
         if ending.deliberate:
             note_retired(paths, dict.fromkeys((name, event.name if event else "")), directory)
@@ -3606,7 +3608,7 @@ def cmd_run(argv: Sequence[str]) -> int:
         paths = Paths.from_env(os.environ)
     else:
         make_state(paths)
-        config, _, _ = read_config(paths)
+        config, _, _ = load_config(paths)
         spec = read_copies(paths).get(name, Spec(name, os.getcwd()))
         binary, _ = find_claude(paths, config)
         job = session_job(paths, config, spec, resume, binary)
@@ -3636,7 +3638,7 @@ def trace(message: str) -> None:
         tell(message)
 
 
-def choose_term(term: str) -> str:
+def find_term(term: str) -> str:
     """Return a terminal type this box can draw on: the caller's, else a common one, else ""."""
     for each in (term, "xterm-256color", "xterm", "screen", "linux", "vt100"):
         if not each:
@@ -3663,7 +3665,7 @@ def attach(socket: str, name: str) -> int:
     if not (os.isatty(0) and os.isatty(1)):
         tell(f"{name}: running, not shown: there is no terminal here ({command})")
         return OK
-    term = choose_term(os.environ.get("TERM", ""))
+    term = find_term(os.environ.get("TERM", ""))
     if not term:
         raise Failure(f"{name}: running, not shown: no usable terminal type", hint=command)
     argv = ["tmux", "-u", "-S", socket, "attach-session", "-t", target]
@@ -4188,7 +4190,7 @@ def host(order: Order) -> int:
     try:
         paths = Paths.from_env(os.environ)
         make_state(paths)
-        config, _, _ = read_config(paths)
+        config, _, _ = load_config(paths)
         ledger = ledger_folder(paths)
         entry = new_launch(order, why or missing_part(paths, os.environ))
         admit(paths, ledger, entry, config.max_sessions)
@@ -4401,6 +4403,7 @@ def cmd_pane(handoff: str) -> int:
     conclude_hosted(ledger, entry, end, handoff, conn)
     return OK
 
+
 def stop_hosted(paths: Paths, entry: Launch) -> bool:
     """End a launch with TERM, HUP, KILL; False when it lives on.
 
@@ -4453,8 +4456,8 @@ def begin(*, quiet: bool = False) -> Start:
     if paths.runtime:
         os.environ["XDG_RUNTIME_DIR"] = paths.runtime
     make_state(paths)
-    config, warnings, bad_config = read_config(paths)
-    specs, complaints, stale = read_set(paths, config)
+    config, warnings, bad_config = load_config(paths)
+    specs, complaints, stale = load_set(paths, config)
     if not quiet:
         for line in (*warnings, *complaints):
             tell(line, 4)
@@ -4593,6 +4596,31 @@ def launch_all(start_: Start, wanted: Sequence[Decision], world: World) -> list[
     return [outcomes[d.spec.name] for d in wanted]
 
 
+def fetch(config: Config) -> None:
+    """Fetch the manifest's branch for the next tick, into a clone of our own; never an error."""
+    try:
+        if not config.clone or config.fetch is False or os.stat(config.clone).st_uid != os.getuid():
+            return
+        parts = config.ref.split("/", 3)
+        if parts[:2] != ["refs", "remotes"] or len(parts) != 4:
+            return
+        remotes = git(config.clone, "remote", owner=os.getuid()).split()
+        if parts[2] in remotes:
+            spec = f"+refs/heads/{parts[3]}:{config.ref}"
+            quiet = ("--quiet", "--no-tags", "--no-recurse-submodules", "--no-auto-maintenance")
+            git(
+                config.clone,
+                "fetch",
+                *quiet,
+                parts[2],
+                spec,
+                owner=os.getuid(),
+                timeout=FETCH_TIMEOUT,
+            )
+    except (OSError, Failure) as e:
+        tell(f"the manifest could not be fetched: {e}", 4)
+
+
 def cmd_start(names: Sequence[str] = (), dry_run: bool = False) -> int:
     """Bring back every session of the restore set that is not there, and report each."""
     start_ = begin()
@@ -4626,31 +4654,6 @@ def cmd_start(names: Sequence[str] = (), dry_run: bool = False) -> int:
     if os.environ.get("PS_UNIT"):
         fetch(start_.config)
     return OK if start_.sound and all(o.ok for o in outcomes) else TROUBLE
-
-
-def fetch(config: Config) -> None:
-    """Fetch the manifest's branch for the next tick, into a clone of our own; never an error."""
-    try:
-        if not config.clone or config.fetch is False or os.stat(config.clone).st_uid != os.getuid():
-            return
-        parts = config.ref.split("/", 3)
-        if parts[:2] != ["refs", "remotes"] or len(parts) != 4:
-            return
-        remotes = git(config.clone, "remote", owner=os.getuid()).split()
-        if parts[2] in remotes:
-            spec = f"+refs/heads/{parts[3]}:{config.ref}"
-            quiet = ("--quiet", "--no-tags", "--no-recurse-submodules", "--no-auto-maintenance")
-            git(
-                config.clone,
-                "fetch",
-                *quiet,
-                parts[2],
-                spec,
-                owner=os.getuid(),
-                timeout=FETCH_TIMEOUT,
-            )
-    except (OSError, Failure) as e:
-        tell(f"the manifest could not be fetched: {e}", 4)
 
 
 def list_rows(world: World, decisions: Sequence[Decision]) -> list[dict[str, object]]:
@@ -4719,8 +4722,8 @@ def cmd_manifest() -> int:
     """Print the manifest as the unit reads it, or the last good copy with the reason."""
     paths = Paths.from_env(os.environ)
     make_state(paths)
-    config, warnings, bad_config = read_config(paths)
-    _, complaints, stale = read_manifest(paths, config)
+    config, warnings, bad_config = load_config(paths)
+    _, complaints, stale = load_manifest(paths, config)
     for line in (*warnings, *complaints):
         tell(line, 4)
     if not (config.clone or config.file):
@@ -4822,7 +4825,7 @@ def plan_resume(
     return decision
 
 
-def choose_opened(start_: Start, world: World, name: str, new: bool) -> tuple[Start, Spec, bool]:
+def take_opened(start_: Start, world: World, name: str, new: bool) -> tuple[Start, Spec, bool]:
     """Return the session that `open` means, its row registered and its end revoked."""
     directory = os.path.realpath(os.getcwd())
     rows = {spec.name: spec for spec in (*world.retired, *world.specs)}
@@ -4845,6 +4848,28 @@ def choose_opened(start_: Start, world: World, name: str, new: bool) -> tuple[St
     return start_._replace(specs=(*others, spec)), spec, retired
 
 
+def show_opened(start_: Start, decision: Decision, socket: str, launched: bool) -> int:
+    """Attach the terminal to a session just launched, or without one see it come up."""
+    name, paths = decision.spec.name, start_.paths
+    if not (os.isatty(0) and os.isatty(1)):
+        until = time.monotonic() + start_.config.verify
+        outcome = watch(paths, {name: decision}, socket, until).get(name)
+        if outcome is None:
+            raise Failure(
+                f"{name}: not up after {start_.config.verify:g} s", hint=f"{PROG} attach {name}"
+            )
+        if not outcome.ok:
+            raise Failure(
+                f"{name}: {outcome.decision.verdict}: {outcome.why}", hint=outcome.decision.hint
+            )
+        tell(f"{name}: {outcome.why}")
+    panes, blind = read_panes((socket,))
+    if not any(p.session == name for p in panes):
+        hint = f"{PROG} logs {name}"
+        raise Failure(f"{name}: {blind or describe_end(paths, name)}", hint=hint)
+    return attach(socket, name)
+
+
 def cmd_open(name: str = "", resume: str | None = None, new: bool = False) -> int:
     """Start or re-attach the session of this folder; a crashed one is resumed."""
     start_ = begin()
@@ -4860,7 +4885,7 @@ def cmd_open(name: str = "", resume: str | None = None, new: bool = False) -> in
         if not found.resumable.get(resume):
             raise Failure(f"open: {found.trouble or f'no conversation {resume} on disk'}")
     binary, news = find_claude(paths, config)
-    start_, spec, retired = choose_opened(start_, take_world(start_), name, new)
+    start_, spec, retired = take_opened(start_, take_world(start_), name, new)
     world = take_world(start_, records=True, insist=(spec.name,))
     run_ = world.facts[spec.name].run
     if run_ is not None and not run_.pane and world.facts[spec.name].run_live:
@@ -4888,26 +4913,24 @@ def cmd_open(name: str = "", resume: str | None = None, new: bool = False) -> in
     return attach(socket, shown)
 
 
-def show_opened(start_: Start, decision: Decision, socket: str, launched: bool) -> int:
-    """Attach the terminal to a session just launched, or without one see it come up."""
-    name, paths = decision.spec.name, start_.paths
-    if not (os.isatty(0) and os.isatty(1)):
-        until = time.monotonic() + start_.config.verify
-        outcome = watch(paths, {name: decision}, socket, until).get(name)
-        if outcome is None:
-            raise Failure(
-                f"{name}: not up after {start_.config.verify:g} s", hint=f"{PROG} attach {name}"
-            )
-        if not outcome.ok:
-            raise Failure(
-                f"{name}: {outcome.decision.verdict}: {outcome.why}", hint=outcome.decision.hint
-            )
-        tell(f"{name}: {outcome.why}")
-    panes, blind = read_panes((socket,))
-    if not any(p.session == name for p in panes):
-        hint = f"{PROG} logs {name}"
-        raise Failure(f"{name}: {blind or describe_end(paths, name)}", hint=hint)
-    return attach(socket, name)
+def ask_name(names: Sequence[str]) -> str:
+    """Return the one name there is, or the one a person picks by its number."""
+    if len(names) == 1:
+        return names[0]
+    if not names:
+        raise Failure("no session is live", hint=f"{PROG} start")
+    if not (os.isatty(0) and os.isatty(2)):
+        raise Failure(
+            f"attach: which one: {', '.join(names)}", hint=f"{PROG} attach NAME", status=USAGE
+        )
+    for at, each in enumerate(names, 1):
+        say(f"{at:3}  {each}")
+    sys.stderr.write("number: ")
+    sys.stderr.flush()
+    answer = sys.stdin.readline().strip()
+    if not answer.isascii() or not answer.isdigit() or not 1 <= int(answer) <= len(names):
+        raise Failure("attach: no such number")
+    return names[int(answer) - 1]
 
 
 def cmd_attach(name: str = "") -> int:
@@ -5003,26 +5026,6 @@ def cmd_stop(word: str) -> int:
     return OK
 
 
-def ask_name(names: Sequence[str]) -> str:
-    """Return the one name there is, or the one a person picks by its number."""
-    if len(names) == 1:
-        return names[0]
-    if not names:
-        raise Failure("no session is live", hint=f"{PROG} start")
-    if not (os.isatty(0) and os.isatty(2)):
-        raise Failure(
-            f"attach: which one: {', '.join(names)}", hint=f"{PROG} attach NAME", status=USAGE
-        )
-    for at, each in enumerate(names, 1):
-        say(f"{at:3}  {each}")
-    sys.stderr.write("number: ")
-    sys.stderr.flush()
-    answer = sys.stdin.readline().strip()
-    if not answer.isascii() or not answer.isdigit() or not 1 <= int(answer) <= len(names):
-        raise Failure("attach: no such number")
-    return names[int(answer) - 1]
-
-
 # ---- Consent --------------------------------------------------------------
 
 CONSENTS = ("Yes, I trust this folder", "Yes, I accept")  # the options' texts, 2.1.332
@@ -5076,6 +5079,14 @@ def give_consent(tmux: Tmux, pane: str, until: float) -> list[str]:
     return answered
 
 
+def rerun_unit() -> None:
+    """Let the unit run again, so that it returns to success; say when that was not possible."""
+    try:
+        run(["systemctl", "--user", "start", "--no-block", UNIT])
+    except Failure as e:
+        tell(f"the unit was not run again: {e}", 4)
+
+
 def cmd_trust(name: str) -> int:
     """Give the consent that a session's prompts ask for, and let the unit succeed again."""
     start_ = begin(quiet=True)
@@ -5105,14 +5116,6 @@ def cmd_trust(name: str) -> int:
         raise Failure(f"{name}: still held: {after.why}", hint=f"{PROG} attach {name}")
     rerun_unit()
     return OK
-
-
-def rerun_unit() -> None:
-    """Let the unit run again, so that it returns to success; say when that was not possible."""
-    try:
-        run(["systemctl", "--user", "start", "--no-block", UNIT])
-    except Failure as e:
-        tell(f"the unit was not run again: {e}", 4)
 
 
 # ---- Installation ---------------------------------------------------------
@@ -5595,6 +5598,70 @@ def cmd_demo() -> int:
 # ---- Command line ---------------------------------------------------------
 
 
+TARGET: tuple[str, dict[str, object]] = (
+    "name",
+    {"help": "a session, a ledger id or its beginning"},
+)
+MAYBE: tuple[str, dict[str, object]] = (
+    "name",
+    {"nargs": "?", "default": "", "help": "a session, a ledger id or its beginning"},
+)
+JSON: tuple[str, dict[str, object]] = ("--json", {"action": "store_true", "help": "for programs"})
+
+# Every command: what it is for, what carries it out, its arguments as argparse takes them.
+VERBS: tuple[tuple[str, str, Callable[..., int], tuple[tuple[str, dict[str, object]], ...]], ...] = (
+    (
+        "open",
+        "start or re-attach the session of this folder",
+        lambda a: cmd_open(a.name, a.resume, a.new),
+        (
+            ("name", {"nargs": "?", "default": "", "help": "a session; with --new its name"}),
+            ("--resume", {"nargs": "?", "const": "", "metavar": "ID", "help": "the old one, or ID"}),
+            ("--new", {"action": "store_true", "help": "a second session in the same folder"}),
+        ),
+    ),
+    (
+        "start",
+        "bring back every session that is not there",
+        lambda a: cmd_start(a.names, a.dry_run),
+        (
+            ("names", {"nargs": "*", "metavar": "NAME", "help": "only these, ended ones too"}),
+            ("--dry-run", {"action": "store_true", "help": "print the plan, change nothing"}),
+        ),
+    ),
+    ("list", "show the sessions and their state", lambda a: cmd_list(a.json), (JSON,)),
+    ("attach", "show a session on this terminal", lambda a: cmd_attach(a.name), (MAYBE,)),
+    ("capture", "print the screen of a session", lambda a: cmd_capture(a.name), (TARGET,)),
+    ("logs", "print how a session ended, and its screen", lambda a: cmd_logs(a.name), (TARGET,)),
+    ("stop", "end a session for good, or a launch", lambda a: cmd_stop(a.name), (TARGET,)),
+    ("retire", "mark a session as ended on purpose", lambda a: cmd_retire(a.name), (TARGET,)),
+    ("trust", "answer a session's consent prompts", lambda a: cmd_trust(a.name), (TARGET,)),
+    ("manifest", "print the manifest as the unit reads it", lambda a: cmd_manifest(), ()),
+    (
+        "host",
+        "run a command where it can be watched: host -- COMMAND",
+        lambda a: OK,
+        (
+            ("--name", {"help": "what to call it"}),
+            ("--stdio", {"choices": ["pane"], "help": "give it the terminal for all three"}),
+        ),
+    ),
+    (
+        "install",
+        "set up units, shell function, trust",
+        lambda a: cmd_install(a.shim),
+        (
+            ("--shim", {"action": "append", "default": [], "metavar": "PROGRAM",
+                        "help": "host every launch of it"}),
+        ),
+    ),
+    ("uninstall", "remove what install wrote, nothing else", lambda a: cmd_uninstall(), ()),
+    ("demo", "see it work in a private world, in seconds", lambda a: cmd_demo(), ()),
+    ("run", "supervise one session (what a pane runs): run NAME [ID]", lambda a: OK, ()),
+    ("hook", "serve Claude's SessionStart and SessionEnd hooks", lambda a: OK, ()),
+)  # fmt: skip
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of everything that is not started often."""
     import argparse
@@ -5603,73 +5670,15 @@ def build_parser() -> argparse.ArgumentParser:
         def error(self, message: str) -> NoReturn:
             self.exit(USAGE, f"{PROG}: {message}\n{PROG}: hint: {self.prog} --help\n")
 
-    parser = Parser(prog=PROG, allow_abbrev=False, description=(__doc__ or "").split("\n\n")[0])
+    about = (__doc__ or "").split("\n\n")[0]
+    parser = Parser(prog=PROG, allow_abbrev=False, description=about)
     parser.add_argument("--version", action="version", version=f"{PROG} {VERSION}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-
-    def command(name: str, words: str, act: Callable[[argparse.Namespace], int]) -> Parser:
+    for name, words, act, arguments in VERBS:
         sub = commands.add_parser(name, help=words, description=words, allow_abbrev=False)
         sub.set_defaults(act=act)
-        return sub
-
-    opened = command(
-        "open",
-        "start or re-attach the session of this folder",
-        lambda a: cmd_open(a.name or "", a.resume, a.new),
-    )
-    opened.add_argument(
-        "name", nargs="?", help="a session of the restore set, or with --new its name"
-    )
-    opened.add_argument(
-        "--resume", nargs="?", const="", metavar="ID", help="the old conversation, or this one"
-    )
-    opened.add_argument("--new", action="store_true", help="a second session in the same folder")
-    started = command(
-        "start",
-        "bring back every session that is not there",
-        lambda a: cmd_start(a.names, a.dry_run),
-    )
-    started.add_argument(
-        "names", nargs="*", metavar="NAME", help="only these, at once, ended ones too"
-    )
-    started.add_argument("--dry-run", action="store_true", help="print the plan and change nothing")
-    listed = command("list", "show the sessions and their state", lambda a: cmd_list(a.json))
-    listed.add_argument("--json", action="store_true", help="for programs")
-    attached = command(
-        "attach", "show a live session on this terminal", lambda a: cmd_attach(a.name or "")
-    )
-    attached.add_argument("name", nargs="?", help="a session, a ledger id or its beginning")
-    for verb, words, act in (
-        ("capture", "print the screen of a session or launch", cmd_capture),
-        ("logs", "print how a session or launch ended, and its last screen", cmd_logs),
-        ("stop", "end a session for good, or a launch", cmd_stop),
-    ):
-        one = command(verb, words, lambda a, act=act: act(a.name))  # type: ignore[misc]
-        one.add_argument("name", help="a session, a ledger id or its beginning")
-    command(
-        "retire", "mark a session as ended on purpose", lambda a: cmd_retire(a.name)
-    ).add_argument("name")
-    command(
-        "trust", "answer the consent prompts of a session", lambda a: cmd_trust(a.name)
-    ).add_argument("name")
-    command("manifest", "print the manifest as the unit reads it", lambda a: cmd_manifest())
-    installed = command(
-        "install", "set up units, shell function, trust", lambda a: cmd_install(a.shim)
-    )
-    installed.add_argument(
-        "--shim", action="append", default=[], metavar="NAME", help="host every launch of NAME"
-    )
-    command(
-        "uninstall",
-        "remove what install wrote; keep state and conversations",
-        lambda a: cmd_uninstall(),
-    )
-    command("demo", "see it work in a private world, in seconds", lambda a: cmd_demo())
-    command("run", "supervise one session in this pane (what a pane runs)", lambda a: OK)
-    command("hook", "serve Claude's SessionStart and SessionEnd hooks", lambda a: OK)
-    hosted = command("host", "run a command where it can be watched: -- COMMAND", lambda a: OK)
-    hosted.add_argument("--name", help="what to call it")
-    hosted.add_argument("--stdio", choices=["pane"], help="give it the terminal for all three")
+        for flag, how in arguments:
+            sub.add_argument(flag, **how)  # type: ignore[arg-type]
     return parser
 
 

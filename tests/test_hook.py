@@ -172,9 +172,7 @@ def test_the_end_of_a_session_is_kept_for_its_supervisor(api):
 
 def test_fifty_hooks_at_once_lose_no_file(api):
     env = pane_env("api")
-    many = [
-        subprocess.Popen(HOOK, env=env, stdin=subprocess.PIPE, text=True) for _ in range(50)
-    ]
+    many = [subprocess.Popen(HOOK, env=env, stdin=subprocess.PIPE, text=True) for _ in range(50)]
     for number, process in enumerate(many):
         process.communicate(payload(new_id(number)), timeout=60)
     assert all(process.returncode == 0 for process in many)

@@ -169,7 +169,14 @@ def test_a_pull_at_the_same_moment_is_never_half_seen(ps, home):
     assert all(found == ["api"] and done.returncode == 0 for found, done in results)
 
 
-BROKEN = ["{", "[]", '{"claude": 1}', '{"claude": {"start_args": "x"}}', "\0", '{"network":{"wait_s":-1}}']
+BROKEN = [
+    "{",
+    "[]",
+    '{"claude": 1}',
+    '{"claude": {"start_args": "x"}}',
+    "\0",
+    '{"network":{"wait_s":-1}}',
+]
 
 
 @pytest.mark.parametrize("text", BROKEN)

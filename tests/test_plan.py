@@ -147,7 +147,9 @@ def test_without_a_supervisor_the_newer_witness_wins_and_must_match_the_folder()
     assert choose(facts=facts, records=(newer._replace(seen=8.0),), transcripts=every) == A
     assert choose(facts=facts, records=(newer._replace(directory="/x"),), transcripts=every) == A
     assert choose(facts=facts, records=(newer._replace(kind="bg"),), transcripts=every) == A
-    assert choose(facts=facts, records=(newer._replace(entrypoint="sdk-cli"),), transcripts=every) == A
+    assert (
+        choose(facts=facts, records=(newer._replace(entrypoint="sdk-cli"),), transcripts=every) == A
+    )
 
 
 def test_a_renamed_row_lives_on_as_its_new_name():
@@ -250,7 +252,13 @@ def test_our_hooks_are_always_in_the_settings_and_the_rest_can_be_changed():
 
 
 def test_a_session_environment_has_no_mark_of_another_agent_and_keeps_settings():
-    env = {"CLAUDECODE": "1", "CLAUDE_CONFIG_DIR": "/c", "TMUX": "x", "PATH": "/b:/a", "PS_UNIT": "1"}
+    env = {
+        "CLAUDECODE": "1",
+        "CLAUDE_CONFIG_DIR": "/c",
+        "TMUX": "x",
+        "PATH": "/b:/a",
+        "PS_UNIT": "1",
+    }
     assert program.choose_environment(env, "api", "/d", "/a") == {
         "CLAUDE_CONFIG_DIR": "/c",
         "PATH": "/a:/b",
@@ -259,7 +267,9 @@ def test_a_session_environment_has_no_mark_of_another_agent_and_keeps_settings()
     }
 
 
-@pytest.mark.parametrize("text", ["", "\0\0", "x", "a" * 99, "\n\n", "A" + A[1:], A + "x", "../../x"])
+@pytest.mark.parametrize(
+    "text", ["", "\0\0", "x", "a" * 99, "\n\n", "A" + A[1:], A + "x", "../../x"]
+)
 def test_a_damaged_id_file_names_no_conversation(text):
     assert program.parse_ids(text) == ()
 
@@ -268,7 +278,16 @@ def test_good_ids_survive_beside_damaged_ones():
     assert program.parse_ids(f"{A}\n\0\0\njunk\n{B}\n{A}\n") == (A, B)
 
 
-HOSTILE = ["", "=", "pid=", "pid=-1\nstart=1", "pid=1e999\nstart=1", "pid=x\nstart=1", "\0", "pid=1"]
+HOSTILE = [
+    "",
+    "=",
+    "pid=",
+    "pid=-1\nstart=1",
+    "pid=1e999\nstart=1",
+    "pid=x\nstart=1",
+    "\0",
+    "pid=1",
+]
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -276,7 +295,9 @@ def test_a_damaged_run_file_names_no_process(text):
     assert program.parse_supervisor(text) is None
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "null", '{"pid":1}', '{"pid":"1","sessionId":"x"}', "\0" * 9])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "null", '{"pid":1}', '{"pid":"1","sessionId":"x"}', "\0" * 9]
+)
 def test_a_damaged_record_is_an_error_and_no_record(text):
     with pytest.raises(ValueError):
         program.parse_record(text)

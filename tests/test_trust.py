@@ -211,13 +211,19 @@ def test_every_other_byte_of_claudes_file_stays(home, projects):
     assert program.trust_folder(paths(home), "/d") is False and path.read_bytes() == after
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"projects": []}', '{"projects": {"/d": 1}}', "\0"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"projects": []}', '{"projects": {"/d": 1}}', "\0"]
+)
 def test_a_file_that_does_not_parse_is_not_touched(home, text):
     path = home / ".claude.json"
     path.write_text(text)
     with pytest.raises(program.Failure):
         program.trust_folder(paths(home), "/d")
-    assert path.read_text() == text and sorted(os.listdir(home)) == [".claude.json", ".gitconfig", ".local"]
+    assert path.read_text() == text and sorted(os.listdir(home)) == [
+        ".claude.json",
+        ".gitconfig",
+        ".local",
+    ]
 
 
 def test_a_linked_file_is_followed_and_a_left_lock_is_taken_over(home):
