@@ -83,6 +83,7 @@ NO_ROOM, BROKEN, NOT_EXECUTABLE, NOT_FOUND = 75, 125, 126, 127  # as timeout(1) 
 LIVE, LAUNCH, BLOCKED, HELD = "LIVE", "LAUNCH", "BLOCKED", "HELD"
 FOREIGN, GONE, UNKNOWN, RESTING, RETIRED = "FOREIGN", "GONE", "UNKNOWN", "RESTING", "RETIRED"
 FINE = frozenset((LIVE, LAUNCH, RETIRED))
+GOOD, WARN, FAIL = "ok", "warn", "fail"  # how a check of `doctor` came out
 
 RUN_TIMEOUT = 30.0  # seconds any helper program may take
 GIT_TIMEOUT = 20.0  # seconds; a clone on a dead network disk must not hold a boot
@@ -507,6 +508,15 @@ class Hosted(NamedTuple):
         return self.state in (RUNNING, DETACHED)
 
 
+class Check(NamedTuple):
+    """One line of `doctor`."""
+
+    name: str
+    state: str  # GOOD, WARN or FAIL
+    text: str
+    mend: str = ""  # the command that mends it
+
+
 class Done(NamedTuple):
     """A program that has ended."""
 
@@ -862,6 +872,35 @@ def parse_receipt(text: str) -> int:
     if not word.isascii() or not word.isdigit() or int(word) > 255:
         raise Failure(f"malformed receipt: {text[:20]!r}")
     return int(word)
+
+
+def parse_version(text: str) -> tuple[int, int]:
+    """Return the first N.N in a program's answer to --version, (0, 0) where there is none."""
+    import re
+
+    found = re.search(r"(\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def parse_span(text: str) -> float:
+    """Return the seconds of a time span as systemctl prints it (systemd.time(7)), 0.0 for none."""
+    units = {"w": 604800.0, "d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0, "ms": 0.001}
+    seconds = 0.0
+    for word in text.split():
+        unit = word.lstrip("0123456789.")
+        seconds += parse_number(word[: len(word) - len(unit)]) * units.get(unit, 0.0)
+    return seconds
+
+
+def parse_dropin(text: str) -> dict[str, str]:
+    """Return the variables of a drop-in that `format_dropin` wrote."""
+    env = {}
+    for line in text.splitlines():
+        if line.startswith('Environment="') and line.endswith('"'):
+            key, _, value = line[13:-1].partition("=")
+            value = value.replace("%%", "%").replace('\\"', '"').replace("\\\\", "\\")
+            env[key] = value
+    return env
 
 
 def parse_launch(text: str) -> Launch | None:
@@ -1351,6 +1390,133 @@ def classify_screen(text: str) -> Screen | None:
     return None
 
 
+def choose_notice(verdict: str, notified: str) -> str:
+    """Return the trouble a person has been told of once this verdict is reported, "" for none.
+
+    Only a session that is up at a later tick is out of its trouble: one that is launched
+    again and again and dies does not tell its person each time.
+    """
+    if verdict in (BLOCKED, RESTING):
+        return verdict
+    return "" if verdict in (LIVE, RETIRED) else notified
+
+
+# Words of claude's own command line that an adopted session keeps, and whether a value follows.
+ADOPTED_ARGS = {"--dangerously-skip-permissions": 0, "--permission-mode": 1, "--model": 1}
+
+
+def choose_adopted_args(words: Sequence[str]) -> tuple[str, ...]:
+    """Return what a running claude was given that says how, not which, conversation it holds."""
+    kept: list[str] = []
+    for at, word in enumerate(words):
+        if word.partition("=")[0] in ADOPTED_ARGS:
+            kept += words[at : at + 1 + ("=" not in word and ADOPTED_ARGS[word])]
+    return tuple(kept)
+
+
+VERBS = (
+    "open start list status attach capture logs stop trust retire rename adopt doctor manifest "
+    "install uninstall demo host run hook"
+).split()
+
+
+def choose_completions(
+    words: Sequence[str], names: Iterable[str], launches: Iterable[str]
+) -> list[str]:
+    """Return what may follow these words of our command line."""
+    if not words:
+        return VERBS
+    more = launches if words[0] in ("attach", "capture", "logs", "stop") else ()
+    takes = ("open", "start", "trust", "retire", "rename")
+    return sorted({*names, *more}) if more or words[0] in takes else []
+
+
+def classify_tool(name: str, answer: str, floor: tuple[int, int], mend: str) -> Check:
+    """Return the check of a program by its answer to --version; a build without a number is new."""
+    version = parse_version(answer)
+    if not answer:
+        return Check(name, FAIL, "not found", mend)
+    if (0, 0) < version < floor:
+        return Check(name, FAIL, f"{answer}: {floor[0]}.{floor[1]} or newer is needed", mend)
+    return Check(name, GOOD, answer)
+
+
+def classify_units(
+    service: Mapping[str, str], timer: Mapping[str, str], uptime: float
+) -> list[Check]:
+    """Return the checks of unit and timer from their properties; `uptime` in seconds."""
+    enabled = [each.get("UnitFileState") == "enabled" for each in (service, timer)]
+    again = f"systemctl --user start {UNIT}"
+    missing = "it is not enabled: nothing comes back at boot"
+    checks = [Check("unit", *((GOOD, "enabled") if enabled[0] else (FAIL, missing, f"{PROG} install")))]
+    running, ran = service.get("ActiveState") == "activating", service.get("InactiveEnterTimestamp")
+    result = service.get("Result", "")
+    if running or not ran:
+        text = "it runs now" if running else "it has not run since the user manager started"
+        checks.append(Check("last run", *((GOOD, text) if running else (WARN, text, again))))
+    elif result == "success":
+        checks.append(Check("last run", GOOD, f"{ran}: success"))
+    else:
+        checks.append(Check("last run", FAIL, f"{ran}: {result}", f"{PROG} list"))
+    left = parse_span(timer.get("NextElapseUSecMonotonic", "")) - uptime
+    if not enabled[1] or timer.get("ActiveState") != "active":
+        mend = f"systemctl --user enable --now {TIMER}"
+        checks.append(Check("timer", FAIL, "it is off: nothing comes back after a crash", mend))
+    elif running or left > -60:
+        text = "after this run" if running else f"in {max(left, 0.0):.0f} s"
+        checks.append(Check("timer", GOOD, f"next run {text}"))
+    else:
+        checks.append(Check("timer", FAIL, "it has no next run", f"systemctl --user restart {TIMER}"))
+    return checks
+
+
+KEY_NAMES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
+
+
+def classify_sign_in(env: Mapping[str, str], helper: bool, signed_in: bool) -> Check:
+    """Return whether Remote Control can use the sign-in, or what stands in its way.
+
+    It needs a claude.ai account; with anything else Claude 2.1.332 ignores the option
+    without a word.
+    """
+    off = "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"
+    reasons = [name for name in (*KEY_NAMES, off) if env.get(name)]
+    reasons += [n for n in env if n.startswith("CLAUDE_CODE_USE_") and env[n] not in ("", "0")]
+    if reasons or helper:
+        name = (reasons or ["apiKeyHelper"])[0]
+        mend = f"unset {name}" if reasons else "remove apiKeyHelper from settings.json"
+        return Check("sign-in", WARN, f"no Remote Control: {name} is set", mend)
+    if not signed_in:
+        text = "nobody is signed in to claude.ai: no Remote Control, and a session may wait for it"
+        return Check("sign-in", WARN, text, "claude  (then type /login)")
+    return Check("sign-in", GOOD, "a claude.ai account: Remote Control can use it")
+
+
+def classify_retention(period: float, ages: Mapping[str, float]) -> Check:
+    """Return whether a conversation will soon be cleaned; days, by session."""
+    mend = 'set "cleanupPeriodDays": 365 in settings.json'
+    if not period:
+        text = "cleanupPeriodDays is 0: Claude keeps no conversation to come back to"
+        return Check("retention", FAIL, text, mend)
+    first = max(ages, key=lambda name: ages[name], default="")
+    left = period - ages.get(first, 0.0)
+    if first and left < min(7.0, period / 2):
+        when = f"in {left:.0f} days" if left >= 1 else "at any moment"
+        text = f"the conversation of {first} is the next to be cleaned, {when}, unless it is used"
+        return Check("retention", WARN, text, mend)
+    return Check("retention", GOOD, f"unused conversations are kept for {period:g} days")
+
+
+def choose_trusted(directory: str, projects: Mapping[str, object]) -> str:
+    """Return the folder whose trust covers a directory: itself or one above; "" for none."""
+    while directory:
+        entry = projects.get(directory)
+        if isinstance(entry, dict) and entry.get("hasTrustDialogAccepted") is True:
+            return directory
+        directory = "" if directory == "/" else os.path.dirname(directory)
+    return ""
+
+
 def shell_status(returncode: int) -> int:
     """Map -N (killed by signal N) to the shell's 128+N."""
     return 128 - returncode if returncode < 0 else returncode
@@ -1442,6 +1608,23 @@ def format_outcome(outcome: Outcome) -> str:
     detail = "; ".join(part for part in (outcome.why, outcome.url) if part)
     hint = f" (try: {d.hint})" if d.hint and not outcome.ok else ""
     return f"{d.spec.name}: {d.verdict}{': ' if detail else ''}{detail}{hint}"
+
+
+def format_checks(checks: Iterable[Check]) -> str:
+    """Return the report of `doctor`, one line a check."""
+    mends = [f" (try: {c.mend})" if c.mend and c.state != GOOD else "" for c in checks]
+    lines = (f"{c.state:<5} {c.name}: {c.text}{mend}\n" for c, mend in zip(checks, mends))
+    return "".join(lines)
+
+
+def format_status(states: Mapping[str, Sequence[str]]) -> str:
+    """Return one line from {state: names}: how many, and who needs a person."""
+    parts = []
+    for state, names in states.items():
+        if names:
+            who = "" if state == "live" else f" ({', '.join([*names[:3], *['...'][: len(names) - 3]])})"
+            parts.append(f"{len(names)} {state}{who}")
+    return ", ".join(parts) or "no sessions"
 
 
 def format_json(value: object) -> str:
@@ -5609,14 +5792,14 @@ MAYBE: tuple[str, dict[str, object]] = (
 JSON: tuple[str, dict[str, object]] = ("--json", {"action": "store_true", "help": "for programs"})
 
 # Every command: what it is for, what carries it out, its arguments as argparse takes them.
-VERBS: tuple[tuple[str, str, Callable[..., int], tuple[tuple[str, dict[str, object]], ...]], ...] = (
+VERBS: Sequence[tuple[str, str, Callable[..., int], Sequence[tuple[str, dict[str, object]]]]] = (
     (
         "open",
         "start or re-attach the session of this folder",
         lambda a: cmd_open(a.name, a.resume, a.new),
         (
             ("name", {"nargs": "?", "default": "", "help": "a session; with --new its name"}),
-            ("--resume", {"nargs": "?", "const": "", "metavar": "ID", "help": "the old one, or ID"}),
+            ("--resume", {"nargs": "?", "const": "", "metavar": "ID", "help": "the old one, ID"}),
             ("--new", {"action": "store_true", "help": "a second session in the same folder"}),
         ),
     ),

@@ -183,7 +183,10 @@ def paths(home):
     return program.Paths.from_env({"HOME": str(home)})
 
 
-ODD = '\ufeff{\r\n  "big": 12345678901234567890123, "f": 1.10e5,\r\n  "z": {"a": [1, 2]},\r\n  %s"x": "\\u00e9"\r\n}\r\n'
+ODD = (
+    '\ufeff{\r\n  "big": 12345678901234567890123, "f": 1.10e5,\r\n'
+    '  "z": {"a": [1, 2]},\r\n  %s"x": "\\u00e9"\r\n}\r\n'
+)
 
 
 @pytest.mark.parametrize(
