@@ -26,7 +26,6 @@ if TYPE_CHECKING:  # importing typing would make the start of every session half
     from typing import TypeVar
 
     T = TypeVar("T")
-
 PROG, VERSION, TOOLS = "task-adopt", "1.0", "CLAUDE_CODE_ENABLE_TODO_TOOLS"
 STATUSES = ("in_progress", "pending", "completed")  # in the order they are shown
 YES, DOUBT, NO = "candidate", "unsure", "no"  # verdicts on an earlier session
@@ -35,11 +34,10 @@ FILE_MAX, SPAN, BACK = 1 << 20, 1 << 16, 1 << 23  # bytes: of a task; read at en
 CONTEXT_MAX, SHOWN_MAX = 4096, 40  # bytes of what the model is told, tasks in it
 AT_FDCWD, RENAME_NOREPLACE = -100, 1  # <fcntl.h>, <linux/fs.h>
 RENAMEAT2 = {"x86_64": 316, "aarch64": 276, "riscv64": 276, "armv7l": 382, "i686": 353}
-RECENT = {"Last prompts of the user:": 5, "Answers of the user:": 5, "Last TodoWrite list:": 1}
+RECENT = {"Last prompts of the user:": 4, "Answers of the user:": 4, "Last TodoWrite list:": 1}
 
-Task = namedtuple("Task", "number subject description status open changed")  # changed: ns
-# Another conversation of this folder that has a list; high: the last number Claude has freed.
-Sibling = namedtuple("Sibling", "name changed tasks high verdict why")
+Task = namedtuple("Task", "number subject description status open changed")  # changed: in ns
+Sibling = namedtuple("Sibling", "name changed tasks high verdict why")  # high: last number freed
 
 
 def dig(record: object, kind: type[T], *keys: str) -> T:
@@ -55,12 +53,12 @@ def is_component(text: str) -> bool:
     return plain and 0 < len(text.encode()) <= 128
 
 
-def parse_number(raw: bytes) -> int:
+def parse_digits(raw: bytes) -> int:
     """Return a plain decimal number of at most 18 digits, 0 for anything else."""
     return int(raw) if raw.isdigit() and not raw.startswith(b"0") and len(raw) <= 18 else 0
 
 
-def parse_object(raw: bytes) -> dict[str, object]:
+def parse_dict(raw: bytes) -> dict[str, object]:
     """Parse one UTF-8 JSON object; whatever is something else is an empty one."""
     try:
         return dig({"": json.loads(raw.decode())}, dict, "")
@@ -70,14 +68,13 @@ def parse_object(raw: bytes) -> dict[str, object]:
 
 def parse_task(name: str, raw: bytes, changed: int) -> Task | None:
     """Return the task in file `name`, None where Claude itself would not show it."""
-    task, number = parse_object(raw), parse_number(name[:-5].encode())
+    task, number = parse_dict(raw), parse_digits(name[:-5].encode())
     subject, description, status = (dig(task, str, k) for k in ("subject", "description", "status"))
     kinds = {"subject": str, "description": str, "blocks": list, "blockedBy": list}
-    valid = all(isinstance(task.get(key), kind) for key, kind in kinds.items())
-    if not number or task.get("id") != str(number) or status not in STATUSES or not valid:
-        return None
+    whole = number and all(isinstance(task.get(key), kind) for key, kind in kinds.items())
+    named = (name, task.get("id")) == (f"{number}.json", str(number)) and status in STATUSES
     is_open = status != "completed" and not dig(task, dict, "metadata").get("_internal")
-    return Task(number, subject, description, status, is_open, changed)
+    return Task(number, subject, description, status, is_open, changed) if named and whole else None
 
 
 def parse_recent(record: object) -> Iterator[tuple[str, str]]:
@@ -139,21 +136,21 @@ def claude_home(environ: Mapping[str, str]) -> str:
     return environ.get("CLAUDE_CONFIG_DIR") or os.path.join(environ.get("HOME", ""), ".claude")
 
 
-def read_payload() -> dict[str, object]:
+def read_input() -> dict[str, object]:
     """Return it as soon as it is whole: its writer may be slow, or never close the pipe."""
     import select
 
-    raw, end, poll, payload = b"", time.monotonic() + 3, select.poll(), parse_object(b"")
+    raw, end, poll, payload = b"", time.monotonic() + 3, select.poll(), parse_dict(b"")
     poll.register(0, select.POLLIN)
     while not payload and len(raw) < FILE_MAX and poll.poll(max(0, end - time.monotonic()) * 1000):
         piece = os.read(0, SPAN)
-        raw, payload = raw + piece, parse_object(raw + piece)
+        raw, payload = raw + piece, parse_dict(raw + piece)
         if not piece:
             break
     return payload
 
 
-def read_file(path: str, part: int = 0) -> tuple[bytes, int]:
+def read_bytes(path: str, part: int = 0) -> tuple[bytes, int]:
     """Return bytes and time of a regular file, or its first (< 0: last) `part`; b"" for others."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -169,33 +166,29 @@ def read_file(path: str, part: int = 0) -> tuple[bytes, int]:
         return b"", 0
 
 
-def read_records(path: str, *parts: int) -> Iterator[dict[str, object]]:
+def read_transcript(path: str, *parts: int) -> Iterator[dict[str, object]]:
     """Yield the whole records in parts of a transcript, whatever a power cut did to others."""
     for part in parts:
-        block = read_file(path, part)[0].replace(b"\0", b"").replace(b"}{", b"}\n{")
-        yield from filter(None, map(parse_object, block.split(b"\n")))
+        block = read_bytes(path, part)[0].replace(b"\0", b"").replace(b"}{", b"}\n{")
+        yield from filter(None, map(parse_dict, block.split(b"\n")))
 
 
 def read_tasks(folder: str) -> list[Task]:
     """Return the valid tasks of a list.  Raises OSError where it cannot be read."""
-    names = [n for n in os.listdir(folder) if n.endswith(".json")]
-    found = (parse_task(n, *read_file(os.path.join(folder, n))) for n in names)
+    found = (parse_task(n, *read_bytes(os.path.join(folder, n))) for n in os.listdir(folder))
     return sorted(task for task in found if task)
 
 
 def read_where(session: str) -> tuple[str, str, bool]:
     """Return the folder of all lists, the name of this session's, and whether others share it."""
-    env, team = os.environ, f"session-{session[:8]}"
-    root = env.get("CCR_TASKS_ROOT") or os.path.join(claude_home(env), "tasks")
-    named = env.get("CLAUDE_CODE_TASK_LIST_ID", "")
+    root = os.environ.get("CCR_TASKS_ROOT") or os.path.join(claude_home(os.environ), "tasks")
+    named = os.environ.get("CLAUDE_CODE_TASK_LIST_ID", "")
     if named:
         return root, "".join(c if c.isalnum() or c in "-_" else "-" for c in named), True
-    teams = env.get("CLAUDE_CODE_EXPERIMENTAL_AGENT_TEAMS", "").lower() in ("1", "true", "yes")
-    if not teams or env.get("CLAUDE_CODE_ENTRYPOINT") == "sdk-cli":
-        return root, session, False
-    raw, _ = read_file(os.path.join(root, team, ".session-list"))  # what the team goes on with
-    other = raw.decode("utf-8", "replace").strip()
-    return root, other if is_component(other) else team, True
+    team = os.environ.get("CLAUDE_CODE_EXPERIMENTAL_AGENT_TEAMS", "") in ("1", "true", "yes")
+    if team and os.environ.get("CLAUDE_CODE_ENTRYPOINT") != "sdk-cli":
+        return root, f"session-{session[:8]}", True
+    return root, session, False
 
 
 def read_life(pid: int) -> str:
@@ -205,22 +198,20 @@ def read_life(pid: int) -> str:
         with open(f"/proc/{pid}/stat", "rb") as f, open(f"/proc/{pid}/status", "rb") as g:
             fields, leader = f.read().rpartition(b")")[2].split(), f"\nTgid:\t{pid}\n".encode()
             return fields[19].decode() if leader in g.read() and fields[0] not in b"ZX" else ""
-    except (ProcessLookupError, OverflowError):
-        return ""
-    except OSError:
-        return "?"
+    except (OSError, OverflowError) as e:
+        return "" if isinstance(e, (ProcessLookupError, OverflowError)) else "?"
 
 
-def read_world(session: str) -> tuple[dict[str, str], str]:
+def read_owners(session: str) -> tuple[dict[str, str], str]:
     """Return the conversations that are somebody's, each with the reason, and what is in doubt."""
     taken, doubt, own = {}, "", set()
     base = os.environ.get("XDG_STATE_HOME") or f"{os.environ.get('HOME', '')}/.local/state"
     running, state = f"{claude_home(os.environ)}/sessions", f"{base}/persistent-sessions"
     try:
         for name in os.listdir(running) if os.path.exists(running) else []:
-            record = parse_object(read_file(os.path.join(running, name))[0])
+            record = parse_dict(read_bytes(os.path.join(running, name))[0])
             owner, pid = dig(record, str, "sessionId"), dig(record, int, "pid")
-            pid = pid or parse_number(name[:-5].encode())
+            pid = pid or parse_digits(name[:-5].encode())
             life = read_life(pid) if pid > 0 and name.endswith(".json") else ""
             if life and not owner:  # half a record: Claude rewrites them in place
                 doubt = f"{name} in {running} cannot be read"
@@ -231,7 +222,7 @@ def read_world(session: str) -> tuple[dict[str, str], str]:
         names = set(os.listdir(state) if os.path.exists(state) else [])
         for name in (n[:-3] for n in names if n.endswith(".id")):
             if name not in own and f"{name}.retired" not in names:
-                first = b"".join(read_file(f"{state}/{name}.id")[0].split()[:1])
+                first = b"".join(read_bytes(f"{state}/{name}.id")[0].split()[:1])
                 taken[first.decode("ascii", "replace")] = f"session {name!r} brings it back"
     except OSError as e:
         doubt = f"{e.filename}: {e.strerror}"
@@ -241,21 +232,21 @@ def read_world(session: str) -> tuple[dict[str, str], str]:
 def read_origin(path: str) -> tuple[str, bool]:
     """Return the folder a conversation was started in, and whether it is a sub-agent's."""
     sub_agent = False
-    for record in read_records(path, SPAN, -SPAN):
+    for record in read_transcript(path, SPAN, -SPAN):
         sub_agent = sub_agent or dig(record, bool, "isSidechain")
         if dig(record, str, "cwd"):
             return dig(record, str, "cwd"), sub_agent
     return "", sub_agent
 
 
-def read_successor(old: Sibling, newer: Iterable[Sibling], folder: str) -> str:
+def read_heir(old: Sibling, newer: Iterable[Sibling], folder: str) -> str:
     """Return the newer conversation that holds the tasks of `old`, finished them or was told."""
     subjects = {(t.number, t.subject) for t in old.tasks}
     for new in newer:
         wiped = not new.tasks and new.high >= old.tasks[-1].number
         if wiped or subjects <= {(t.number, t.subject) for t in new.tasks}:
             return str(new.name)
-        for record in read_records(f"{folder}/{new.name}.jsonl", SPAN):
+        for record in read_transcript(f"{folder}/{new.name}.jsonl", SPAN):
             told = dig(record, dict, "attachment")
             if told.get("hookEvent") == "SessionStart" and f" from {old.name}:" in str(told):
                 return str(new.name)
@@ -269,22 +260,22 @@ def read_siblings(session: str, folder: str, cwd: str, root: str) -> list[Siblin
     for name in stems.intersection(os.listdir(root)) - {session}:
         path, plain = f"{root}/{name}", is_component(name) and not name.startswith("agent-")
         try:
-            found = os.lstat(f"{folder}/{name}.jsonl")
-            if plain and stat.S_ISREG(found.st_mode) and not os.path.islink(path):
-                high = parse_number(read_file(f"{path}/{HIGH}")[0].strip())
-                known = name, found.st_mtime_ns, read_tasks(path), high
-                siblings.append(Sibling(*known, NO, "no open task"))
+            now = os.lstat(f"{folder}/{name}.jsonl")
+            if plain and stat.S_ISREG(now.st_mode) and not os.path.islink(path):
+                high = parse_digits(read_bytes(f"{path}/{HIGH}")[0].strip())
+                tasks = read_tasks(path)
+                siblings.append(Sibling(name, now.st_mtime_ns, tasks, high, NO, "no open task"))
         except OSError:
             continue
     siblings.sort(key=lambda s: -s.changed)
-    taken, doubt = read_world(session) if siblings else ({}, "")
-    before = read_file(f"{folder}/{session}.jsonl", SPAN)[1] or time.time_ns()
+    taken, doubt = read_owners(session) if siblings else ({}, "")
+    before = read_bytes(f"{folder}/{session}.jsonl", SPAN)[1] or time.time_ns()
     for at, old in enumerate(siblings):
         if not any(t.open for t in old.tasks):
             continue
         place, sub_agent = read_origin(f"{folder}/{old.name}.jsonl")
         newer = [s for s in reversed(siblings[:at]) if s.changed > old.changed]
-        successor = read_successor(old, newer, folder)
+        successor = read_heir(old, newer, folder)
         verdicts = (  # the first that applies
             (old.name in taken, NO, taken.get(old.name)),
             (sub_agent, NO, "a sub-agent"),
@@ -303,22 +294,24 @@ def read_siblings(session: str, folder: str, cwd: str, root: str) -> list[Siblin
 def read_recent(path: str) -> str:
     """Return what was said last in a transcript of any size, newest first."""
     found: dict[str, list[str]] = {heading: [] for heading in RECENT}
-    for line in reversed(read_file(path, -BACK)[0].split(b"\n")):
+    for line in reversed(read_bytes(path, -BACK)[0].split(b"\n")):
         if b'"user"' in line or b'"TodoWrite"' in line:
-            for heading, text in parse_recent(parse_object(line)):
-                found[heading].append(f"- {format_line(text, 300)}")
-    parts = [format_list(key, lines[: RECENT[key]], 0, 600) for key, lines in found.items()]
-    return "\n".join(filter(None, [*parts, f"All of it: {path}"])) if any(parts) else ""
+            for heading, text in parse_recent(parse_dict(line)):
+                found[heading].append(f"- {format_line(text, 700 // RECENT[heading])}")
+    parts = [format_list(key, lines[: RECENT[key]], 0, 780) for key, lines in found.items()]
+    parts.append(f"All of it: {format_line(path, 500)}" if any(parts) else "")
+    return "\n".join(filter(None, parts))
 
 
 def rename_noreplace(src: str, dst: str) -> None:
-    """Rename to `dst` unless that exists or nobody promises not to replace it: renameat2(2)."""
+    """Rename to `dst` what is safe on the disk, unless that exists: syncfs(2), renameat2(2)."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
     args = AT_FDCWD, os.fsencode(src), AT_FDCWD, os.fsencode(dst), RENAME_NOREPLACE
     number, call = RENAMEAT2.get(os.uname().machine, -1), getattr(libc, "renameat2", None)
-    if (call(*args) if call else libc.syscall(number, *args)) != 0:
+    failed = libc.syncfs(os.open(src, os.O_RDONLY))
+    if failed or (call(*args) if call else libc.syscall(number, *args)):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), dst)
 
 
@@ -326,7 +319,7 @@ def remove_staging(root: str, own: str = "") -> None:
     """Remove the staging folder `own`, or else those of hooks that were killed."""
     for name in [own] if own else [n for n in os.listdir(root) if n.startswith(STAGING)]:
         pid, _, start = name[len(STAGING) :].partition("-")
-        if own or read_life(parse_number(pid.encode())) not in (start, "?"):
+        if own or read_life(parse_digits(pid.encode())) not in (start, "?"):
             import shutil
 
             shutil.rmtree(os.path.join(root, name), ignore_errors=True)
@@ -339,15 +332,11 @@ def publish(root: str, source: str, name: str) -> bool:
     os.mkdir(f"{root}/{own}")
     try:
         for file in os.listdir(f"{root}/{source}"):
-            raw, changed = read_file(f"{root}/{source}/{file}")
-            valid = file.endswith(".json") and parse_task(file, raw, changed)
-            if valid or (file == HIGH and parse_number(raw.strip())):
+            raw, changed = read_bytes(f"{root}/{source}/{file}")
+            if parse_task(file, raw, changed) or (file == HIGH and parse_digits(raw.strip())):
                 with open(f"{root}/{own}/{file}", "xb") as f:
                     f.write(raw)
-                    f.flush()
-                    os.utime(f.fileno(), ns=(changed, changed))
-                    os.fsync(f.fileno())
-        os.fsync(os.open(f"{root}/{own}", os.O_RDONLY))
+                os.utime(f"{root}/{own}/{file}", ns=(changed, changed))
         rename_noreplace(f"{root}/{own}", f"{root}/{name}")
     except OSError as e:
         remove_staging(root, own)
@@ -401,7 +390,7 @@ def hook_command(other: bool = False) -> str:
 def cmd_status(verb: str, source: str, target: str) -> str:
     """Show this session's list and what is thought of each earlier session of this folder."""
     home, (root, name, shared) = claude_home(os.environ), read_where(target or "-")
-    env = dig(parse_object(read_file(os.path.realpath(f"{home}/settings.json"))[0]), dict, "env")
+    env = dig(parse_dict(read_bytes(os.path.realpath(f"{home}/settings.json"))[0]), dict, "env")
     kind = "shared" if shared else "its own" if os.path.lexists(f"{root}/{name}") else "none yet"
     tools = "on" if {**os.environ, **env}.get(TOOLS) else f"off on current models: {PROG} install"
     print(f"list   {root}/{name} ({kind})\ntools  {tools}")
@@ -418,7 +407,7 @@ def cmd_adopt(verb: str, source: str, target: str) -> str:
     if not (is_component(source) and is_component(target)) or source == target:
         return "two different sessions are needed: --from ID --to ID"
     root, name, shared = read_where(target)
-    taken, doubt = read_world(target)
+    taken, doubt = read_owners(target)
     if shared or os.path.lexists(os.path.join(root, name)):
         return f"{name} is shared" if shared else f"{name} has a list, which is never replaced"
     if source in taken or doubt:
@@ -430,36 +419,45 @@ def cmd_adopt(verb: str, source: str, target: str) -> str:
 
 def cmd_setup(verb: str, source: str, target: str) -> str:
     """Put the hook and TOOLS into Claude's settings, or take them out; return why not."""
-    path, text, mode = os.path.realpath(f"{claude_home(os.environ)}/settings.json"), "{}", 0o600
-    commands = hook_command(), hook_command(other=True)
-    ours = [{"hooks": [{"type": "command", "command": c, "timeout": 10}]} for c in commands]
+    path, raw, mode = os.path.realpath(f"{claude_home(os.environ)}/settings.json"), b"{}\n", 0o600
+    keep, commands = "\ue000{}\ue001".format, (hook_command(), hook_command(other=True))  # digits
+    ours = [{"hooks": [{"type": "command", "command": c, "timeout": keep(10)}]} for c in commands]
     if os.path.exists(path):
-        with open(path, encoding="utf-8") as f:
-            text, mode = f.read(), stat.S_IMODE(os.fstat(f.fileno()).st_mode)
+        with open(path, "rb") as f:
+            raw, mode = f.read(), stat.S_IMODE(os.fstat(f.fileno()).st_mode)
+    codec, draft = "utf-8-sig" if raw.startswith(b"\xef\xbb\xbf") else "utf-8", f"{path}.{PROG}"
     try:
-        settings = json.loads(text)
-        hooks, env = settings.setdefault("hooks", {}), settings.setdefault("env", {})
-        starts = hooks.setdefault("SessionStart", [])
+        settings = json.loads(raw.decode(codec), parse_int=keep, parse_float=keep)
+        hooks, env = settings.get("hooks", {}), settings.get("env", {})
+        groups, tools = hooks.get("SessionStart", []), {**env, TOOLS: env.get(TOOLS, "1")}
         add, drop = (ours[:1], ours[1:]) if verb == "install" else ([], ours)
-        starts[:] = [g for g in starts if g not in drop] + [g for g in add if g not in starts]
-        if add:
-            env.setdefault(TOOLS, "1")
-        elif env.get(TOOLS) == "1":
-            del env[TOOLS]
+        starts = [g for g in list.copy(groups) if g not in drop]
+        starts += [g for g in add if g not in groups]
+        if not add and tools[TOOLS] == "1":
+            del tools[TOOLS]
+        if (starts, tools) == (groups, env):
+            return ""
+        hooks["SessionStart"], settings["hooks"], settings["env"] = starts, hooks, tools
         for holder, key in ((hooks, "SessionStart"), (settings, "hooks"), (settings, "env")):
             if not holder[key]:
                 del holder[key]
-        changed = settings != json.loads(text)
+        text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+        raw = text.replace('"\ue000', "").replace('\ue001"', "").encode(codec)
     except (ValueError, TypeError, AttributeError) as e:
         return f"{path} is not what Claude writes: {e}"
-    if changed:
-        with open(f"{path}.{PROG}", "w", encoding="utf-8") as f:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    try:
+        with open(draft, "wb") as f:
             os.fchmod(f.fileno(), mode)
-            json.dump(settings, f, indent=2, ensure_ascii=False)
+            f.write(raw)
             f.flush()
             os.fsync(f.fileno())
-        os.replace(f.name, path)
-        os.fsync(os.open(os.path.dirname(path), os.O_RDONLY))
+        os.replace(draft, path)
+    except OSError:
+        if os.path.exists(draft):
+            os.unlink(draft)
+        raise
+    os.fsync(os.open(os.path.dirname(path), os.O_RDONLY))
     return ""
 
 
@@ -467,11 +465,10 @@ COMMANDS = {"status": cmd_status, "adopt": cmd_adopt, "install": cmd_setup, "uni
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Be the hook without arguments, a command with some; return the exit status."""
     given = list(sys.argv[1:] if argv is None else argv)
     if not given and not (os.isatty(0) and os.isatty(1)):
         try:
-            told = "" if os.isatty(0) else hook(read_payload())
+            told = "" if os.isatty(0) else hook(read_input())
             output = {"hookEventName": "SessionStart", "additionalContext": told}
             if told:
                 os.write(1, json.dumps({"hookSpecificOutput": output}).encode())

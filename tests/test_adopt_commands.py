@@ -1,0 +1,348 @@
+"""status, adopt, install and uninstall: what a person types."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+
+import pytest
+from adopt_support import HOOK, NEW, OLD, OTHER, Box, files, snapshot, task
+
+TOOLS = "CLAUDE_CODE_ENABLE_TODO_TOOLS"
+
+
+@pytest.fixture
+def box(tmp_path):
+    return Box(tmp_path)
+
+
+@pytest.fixture
+def door(box):
+    """Install the program as its installer does: a copy, and a link to it for importing."""
+    bin_, library = f"{box.home}/.local/bin", f"{box.home}/.local/lib/persistent-sessions"
+    os.makedirs(bin_)
+    os.makedirs(library)
+    with open(HOOK, "rb") as f, open(f"{bin_}/task-adopt", "wb") as g:
+        g.write(f.read())
+    os.chmod(f"{bin_}/task-adopt", 0o755)
+    os.symlink("../../bin/task-adopt", f"{library}/task_adopt.py")
+    return f"{bin_}/task-adopt"
+
+
+def settings(box):
+    with open(f"{box.claude}/settings.json", encoding="utf-8") as f:
+        return json.load(f)
+
+
+def write_settings(box, text, name="settings.json"):
+    with open(f"{box.claude}/{name}", "w", encoding="utf-8") as f:
+        f.write(text)
+
+
+def commands(box):
+    groups = settings(box).get("hooks", {}).get("SessionStart", [])
+    return [hook["command"] for group in groups for hook in group["hooks"]]
+
+
+# ---- adopt ----------------------------------------------------------------
+
+
+def test_adopt_takes_the_list_that_is_named(box):
+    box.session(OLD)
+    box.session(OTHER, task(1, subject="x"))
+    assert box.command("adopt", "--from", OLD, "--to", NEW).status == 0
+    assert files(f"{box.tasks}/{NEW}") == files(f"{box.tasks}/{OLD}")
+
+
+def test_adopt_inside_a_session_means_that_session(box):
+    box.session(OLD)
+    assert box.command("adopt", "--from", OLD, CLAUDE_CODE_SESSION_ID=NEW).status == 0
+    assert box.has()
+
+
+def refused(box, *args, **env):
+    """Return why; nothing may have changed."""
+    before = snapshot(box.home)
+    said = box.command("adopt", *args, **env)
+    assert said.status == 1 and said.stdout == "" and snapshot(box.home) == before
+    assert said.stderr.startswith("task-adopt: adopt: ") and said.stderr.count("\n") == 1
+    return said.stderr
+
+
+def test_adopt_never_replaces_a_list_be_it_empty(box):
+    box.session(OLD)
+    box.store(NEW)
+    assert "never replaced" in refused(box, "--from", OLD, "--to", NEW)
+
+
+def test_adopt_takes_nothing_from_a_running_session(box):
+    box.session(OLD)
+    box.record(OLD, os.getpid())
+    assert str(os.getpid()) in refused(box, "--from", OLD, "--to", NEW)
+
+
+def test_adopt_takes_nothing_from_one_that_comes_back_by_itself(box):
+    box.session(OLD)
+    box.witness("work", OLD)
+    assert "work" in refused(box, "--from", OLD, "--to", NEW)
+
+
+def test_adopt_takes_nothing_while_it_cannot_tell_who_runs(box):
+    box.session(OLD)
+    with open(f"{box.claude}/sessions", "w"):
+        pass
+    assert "sessions" in refused(box, "--from", OLD, "--to", NEW)
+
+
+@pytest.mark.parametrize("tasks", [[], [task(1, "completed")]])
+def test_adopt_says_when_there_is_nothing_to_adopt(box, tasks):
+    box.store(OLD, *tasks)
+    assert "no open task" in refused(box, "--from", OLD, "--to", NEW)
+
+
+def test_adopt_says_when_there_is_no_such_list(box):
+    assert OLD in refused(box, "--from", OLD, "--to", NEW)
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", NEW])
+def test_adopt_wants_two_different_sessions(box, name):
+    box.session(OLD)
+    assert "two different sessions" in refused(box, "--from", name, "--to", NEW)
+    assert "two different sessions" in refused(box, "--from", OLD)
+
+
+def test_adopt_never_fills_a_shared_list(box):
+    box.session(OLD)
+    assert "shared" in refused(box, "--from", OLD, "--to", NEW, CLAUDE_CODE_TASK_LIST_ID="ours")
+
+
+# ---- status ---------------------------------------------------------------
+
+
+def test_status_gives_each_candidate_with_the_reason(box):
+    box.session(OLD, task(1), ago=300)
+    box.session(OTHER, task(1), task(2, "completed"), ago=200)
+    box.session("far", task(1), cwd="/elsewhere")
+    box.session("done", task(1, "completed"))
+    box.session("runs", task(5))
+    box.record("runs", os.getpid())
+    lines = {line.split()[0]: line for line in box.command("status").stdout.splitlines()}
+    assert "candidate" in lines[OTHER] and "1 of 2 open" in lines[OTHER]
+    assert OTHER in lines[OLD][len(OLD) :] and str(os.getpid()) in lines["runs"]
+    assert "no open task" in lines["done"] and "far" not in lines
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_status_names_the_list_of_this_session(box, own):
+    if own:
+        box.store(NEW)
+    said = box.command("status", "--to", NEW).stdout
+    assert f"{box.tasks}/{NEW}" in said and ("its own" if own else "none yet") in said
+
+
+def test_status_says_whether_the_task_tools_are_on(box):
+    assert "off" in box.command("status").stdout and "install" in box.command("status").stdout
+    assert "off" not in box.command("status", **{TOOLS: "1"}).stdout
+    box.command("install")
+    assert "off" not in box.command("status").stdout
+
+
+def test_status_in_an_empty_home_is_no_error(tmp_path):
+    box = Box(tmp_path)
+    subprocess.run(["rm", "-r", box.claude], check=True)
+    assert box.command("status").status == 0
+
+
+# ---- install --------------------------------------------------------------
+
+
+def test_install_adds_the_hook_for_every_source_and_the_tools(box):
+    assert box.command("install") == (0, "", "")
+    (group,) = settings(box)["hooks"]["SessionStart"]
+    assert group == {"hooks": [{"type": "command", "command": HOOK, "timeout": 10}]}
+    assert settings(box)["env"] == {TOOLS: "1"}
+
+
+def test_the_installed_command_is_the_hook(box, door):
+    box.session(OLD)
+    for installed in (HOOK, door):
+        write_settings(box, "{}")
+        subprocess.run([installed, "install"], env=box.env(), check=True)
+        (command,) = commands(box)
+        assert "open" in box.hook(argv=["sh", "-c", command]).context
+
+
+def test_install_prefers_the_import_door_when_it_leads_to_the_same_file(box, door):
+    subprocess.run([door, "install"], env=box.env(), check=True)
+    library = f"{box.home}/.local/lib/persistent-sessions"
+    code = f'import sys;sys.path.append("{library}");import task_adopt as m;sys.exit(m.main())'
+    assert commands(box) == [shlex.join(["/usr/bin/python3", "-IS", "-c", code])]
+
+
+def test_install_replaces_what_it_installed_before_there_was_a_door(box, door):
+    library = f"{box.home}/.local/lib/persistent-sessions/task_adopt.py"
+    os.rename(library, f"{library}.away")
+    subprocess.run([door, "install"], env=box.env(), check=True)
+    assert commands(box) == [door]
+    os.rename(f"{library}.away", library)
+    subprocess.run([door, "install"], env=box.env(), check=True)
+    assert len(commands(box)) == 1 and commands(box) != [door]
+
+
+THEIRS = """{
+  "model": "opus",
+  "env": {
+    "A": "1"
+  },
+  "hooks": {
+    "Stop": [],
+    "SessionStart": [
+      {
+        "matcher": "startup",
+        "hooks": [
+          {
+            "type": "command",
+            "command": "echo ü"
+          }
+        ]
+      }
+    ]
+  },
+  "unknown": {
+    "n": 1.50,
+    "big": 12345678901234567890123,
+    "e": 1e400
+  }
+}
+"""
+
+
+def test_uninstall_gives_back_what_was_there(box):
+    write_settings(box, THEIRS)
+    box.command("install")
+    assert commands(box) == ["echo ü", HOOK] and list(settings(box))[0] == "model"
+    box.command("uninstall")
+    with open(f"{box.claude}/settings.json", encoding="utf-8") as f:
+        assert f.read() == THEIRS
+
+
+@pytest.mark.parametrize("text", ["{}", '{"env": {"B": "2"}}', '{"hooks": {"Stop": []}}'])
+def test_uninstall_leaves_no_empty_parts(box, text):
+    write_settings(box, text)
+    box.command("install")
+    box.command("uninstall")
+    assert settings(box) == json.loads(text)
+
+
+def test_a_second_install_changes_nothing(box):
+    write_settings(box, THEIRS)
+    box.command("install")
+    before = os.stat(f"{box.claude}/settings.json"), snapshot(box.claude)
+    assert box.command("install").status == 0
+    assert (os.stat(f"{box.claude}/settings.json"), snapshot(box.claude)) == before
+
+
+def test_uninstall_where_nothing_was_installed_changes_nothing(box):
+    write_settings(box, '{"env":{}, "hooks":{}}')
+    before = snapshot(box.home)
+    assert box.command("uninstall").status == 0 and snapshot(box.home) == before
+
+
+def test_a_choice_of_the_user_about_the_tools_is_kept(box):
+    write_settings(box, json.dumps({"env": {TOOLS: "0"}}))
+    box.command("install")
+    assert settings(box)["env"] == {TOOLS: "0"}
+    box.command("uninstall")
+    assert settings(box)["env"] == {TOOLS: "0"}
+
+
+def test_a_link_is_followed_and_the_mode_kept(box):
+    write_settings(box, THEIRS, "real.json")
+    os.chmod(f"{box.claude}/real.json", 0o640)
+    os.symlink("real.json", f"{box.claude}/settings.json")
+    box.command("install")
+    assert os.path.islink(f"{box.claude}/settings.json") and HOOK in commands(box)
+    assert os.stat(f"{box.claude}/real.json").st_mode & 0o7777 == 0o640
+
+
+def test_a_byte_order_mark_is_kept(box):
+    write_settings(box, "\ufeff" + THEIRS)
+    box.command("install")
+    with open(f"{box.claude}/settings.json", "rb") as f:
+        assert f.read().startswith(b"\xef\xbb\xbf{")
+
+
+BROKEN = [
+    "",
+    "{",
+    "[]",
+    "null",
+    '"x"',
+    '{"hooks": []}',
+    '{"env": null}',
+    '{"hooks": {"SessionStart": {}}}',
+]
+BROKEN += ['{"hooks": {"SessionStart": "x"}}', '{"env": "x"}', "\udcff"]
+
+
+@pytest.mark.parametrize("text", BROKEN)
+@pytest.mark.parametrize("verb", ["install", "uninstall"])
+def test_settings_that_are_not_understood_are_left_alone(box, text, verb):
+    with open(f"{box.claude}/settings.json", "wb") as f:
+        f.write(text.encode("utf-8", "surrogateescape"))
+    before = snapshot(box.home)
+    said = box.command(verb)
+    assert said.status == 1 and said.stderr.count("\n") == 1 and "settings.json" in said.stderr
+    assert snapshot(box.home) == before
+
+
+def test_a_full_disk_leaves_the_old_settings_and_no_litter(box):
+    write_settings(box, THEIRS)
+    limit = "import resource as r,os,sys;r.setrlimit(r.RLIMIT_FSIZE,(99,99));os.execv(sys.argv[1],sys.argv[1:])"
+    argv = [sys.executable, "-c", limit, HOOK, "install"]
+    done = subprocess.run(argv, env=box.env(), stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1 and "too large" in done.stderr and done.stderr.count("\n") == 1
+    assert files(box.claude) == {"settings.json": THEIRS.encode()}
+
+
+def test_install_makes_claudes_folder_on_a_new_machine(box):
+    subprocess.run(["rm", "-r", box.claude], check=True)
+    assert box.command("install").status == 0 and commands(box) == [HOOK]
+
+
+def test_install_follows_the_moved_config_folder(box, tmp_path):
+    assert box.command("install", CLAUDE_CONFIG_DIR=f"{tmp_path}").status == 0
+    assert os.path.exists(tmp_path / "settings.json")
+
+
+# ---- The command line -----------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["-h", "--help"])
+def test_help_names_every_command(box, how):
+    said = box.command(how)
+    assert said.status == 0 and said.stderr == ""
+    assert all(f"task-adopt {verb}" in said.stdout for verb in ("status", "adopt", "install"))
+
+
+def test_the_version_is_one_line(box):
+    assert box.command("--version").stdout.split()[0] == "task-adopt"
+
+
+@pytest.mark.parametrize(
+    "args", ["x", "adopt --from", "adopt --fro A", "status A", "--from A", "install -v x"]
+)
+def test_a_usage_error_is_one_line_and_status_2(box, args):
+    said = box.command(*args.split())
+    assert (said.status, said.stdout, said.stderr.count("\n")) == (2, "", 1)
+
+
+def test_hook_command_is_what_install_writes(box):
+    code = "import sys;sys.path.append(sys.argv[1]);import task_adopt as m;print(m.hook_command())"
+    argv = [sys.executable, "-IS", "-c", code, os.path.dirname(HOOK)]
+    done = subprocess.run(argv, env=box.env(), stdout=subprocess.PIPE, text=True, check=True)
+    box.command("install")
+    assert commands(box) == [done.stdout.rstrip("\n")]
