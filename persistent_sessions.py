@@ -53,6 +53,8 @@ else:
                 setattr(cls, field, property(itemgetter(at)))
 
         def __new__(cls, *args, **named):
+            if not named and len(args) == len(cls._fields):
+                return tuple.__new__(cls, args)
             if len(args) < len(cls._fields):
                 try:
                     rest = cls._fields[len(args) :]
@@ -95,6 +97,7 @@ HUP_GRACE, TERM_GRACE = 10.0, 5.0  # seconds from HUP to TERM, from TERM to KILL
 HOSTED_GRACES = (4.0, 2.0)  # the same for a hosted command
 LOST_GRACE = 2.0  # seconds a pane has to publish its receipt after its server is gone
 PANE_GRACE = 5.0  # seconds a pane has to come that has claimed a job nobody answered for
+SCREEN_WAIT = 1.0  # seconds a stopped screen may hold up the data it shows a copy of
 SCOPE_STOP = 5.0  # seconds from TERM and HUP to KILL when a launch's scope is stopped
 SETTLE = 0.5  # seconds a signal may still be on its way when no SessionEnd event was seen
 WAVE = 2.0  # seconds a wave may hold up the next one
@@ -421,6 +424,7 @@ class World(NamedTuple):
     retired: tuple[Spec, ...]
     facts: Mapping[str, Facts]
     panes: tuple[Pane, ...]
+    by_pid: Mapping[int, Sequence[Pane]]  # those that are not dead
     screens: Mapping[str, Screen]  # by the pane's key
     claudes: frozenset[str]  # keys of panes in which a claude lives that has no supervisor
     records: tuple[Record, ...]
@@ -1059,7 +1063,7 @@ def decide_pane(spec: Spec, panes: Sequence[Pane], world: World, as_name: str) -
 
 def decide_supervised(spec: Spec, run: Supervisor, world: World) -> Decision:
     """Return the verdict on a session whose supervisor lives."""
-    shown = [p for p in world.panes if p.pid == run.pid and not p.dead]
+    shown = world.by_pid.get(run.pid, ())
     if not shown:
         if not run.claude and not run.pane:
             why = "being launched"
@@ -1068,9 +1072,9 @@ def decide_supervised(spec: Spec, run: Supervisor, world: World) -> Decision:
         else:
             why = "its terminal is gone; it is ending"
         return Decision(spec, LIVE, "", why, "", "", run.pid)
-    name = choose_session(shown, [s.name for s in world.specs])
-    if any(pane.session == spec.name for pane in shown):
-        name = spec.name
+    name = spec.name
+    if all(pane.session != name for pane in shown):
+        name = choose_session(shown, [s.name for s in world.specs])
     return decide_pane(spec, shown, world, "" if name == spec.name else name)
 
 
@@ -1366,22 +1370,29 @@ SCREEN_ENDS = (
     "To undo typing",
 )
 AGENT_VIEW = "Your session moved to the background"
+FRAMES = dict.fromkeys(range(0x2500, 0x25A0))  # what str.translate leaves out
 
 
 def squeeze(text: str) -> str:
     """Return what is left of a screen without white space and frames."""
-    return "".join(c for c in text if not c.isspace() and not "\u2500" <= c <= "\u259f")
+    words = "".join(text.split())
+    return words if words.isascii() else words.translate(FRAMES)
+
+
+SQUEEZED_ENDS = tuple(squeeze(end) for end in SCREEN_ENDS)
 
 
 def classify_screen(text: str) -> Screen | None:
     """Return the prompt that a pane shows now, at its bottom, or None."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not text or text.isspace():
+        return None
+    lines = [line.strip() for line in text.splitlines() if line and not line.isspace()]
     if any(len(line) > 4 and not line.strip("\u2500") for line in lines[-3:]):
         moved = squeeze(AGENT_VIEW) in squeeze("".join(lines))
         return Screen("its conversation moved to a background job", False) if moved else None
     lines = [line for line in lines if squeeze(line)]
     bottom = squeeze("".join(lines[-3:]))
-    if not any(squeeze(end) in bottom for end in SCREEN_ENDS):
+    if not any(end in bottom for end in SQUEEZED_ENDS):
         return None
     whole = squeeze("".join(lines[-40:]))
     for phrases, label, blocks, consent in SCREENS:
@@ -1414,18 +1425,12 @@ def choose_adopted_args(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(kept)
 
 
-VERBS = (
-    "open start list status attach capture logs stop trust retire rename adopt doctor manifest "
-    "install uninstall demo host run hook"
-).split()
-
-
 def choose_completions(
-    words: Sequence[str], names: Iterable[str], launches: Iterable[str]
+    words: Sequence[str], verbs: Sequence[str], names: Iterable[str], launches: Iterable[str]
 ) -> list[str]:
     """Return what may follow these words of our command line."""
     if not words:
-        return VERBS
+        return list(verbs)
     more = launches if words[0] in ("attach", "capture", "logs", "stop") else ()
     takes = ("open", "start", "trust", "retire", "rename")
     return sorted({*names, *more}) if more or words[0] in takes else []
@@ -1445,28 +1450,31 @@ def classify_units(
     service: Mapping[str, str], timer: Mapping[str, str], uptime: float
 ) -> list[Check]:
     """Return the checks of unit and timer from their properties; `uptime` in seconds."""
-    enabled = [each.get("UnitFileState") == "enabled" for each in (service, timer)]
-    again = f"systemctl --user start {UNIT}"
-    missing = "it is not enabled: nothing comes back at boot"
-    checks = [Check("unit", *((GOOD, "enabled") if enabled[0] else (FAIL, missing, f"{PROG} install")))]
+    checks = [Check("unit", GOOD, "enabled")]
+    if service.get("UnitFileState") != "enabled":
+        text = "it is not enabled: nothing comes back at boot"
+        checks = [Check("unit", FAIL, text, f"{PROG} install")]
     running, ran = service.get("ActiveState") == "activating", service.get("InactiveEnterTimestamp")
     result = service.get("Result", "")
-    if running or not ran:
-        text = "it runs now" if running else "it has not run since the user manager started"
-        checks.append(Check("last run", *((GOOD, text) if running else (WARN, text, again))))
+    if running:
+        checks.append(Check("last run", GOOD, "it runs now"))
+    elif not ran:
+        text = "it has not run since the user manager started"
+        checks.append(Check("last run", WARN, text, f"systemctl --user start {UNIT}"))
     elif result == "success":
         checks.append(Check("last run", GOOD, f"{ran}: success"))
     else:
         checks.append(Check("last run", FAIL, f"{ran}: {result}", f"{PROG} list"))
     left = parse_span(timer.get("NextElapseUSecMonotonic", "")) - uptime
-    if not enabled[1] or timer.get("ActiveState") != "active":
+    if timer.get("UnitFileState") != "enabled" or timer.get("ActiveState") != "active":
         mend = f"systemctl --user enable --now {TIMER}"
         checks.append(Check("timer", FAIL, "it is off: nothing comes back after a crash", mend))
     elif running or left > -60:
         text = "after this run" if running else f"in {max(left, 0.0):.0f} s"
         checks.append(Check("timer", GOOD, f"next run {text}"))
     else:
-        checks.append(Check("timer", FAIL, "it has no next run", f"systemctl --user restart {TIMER}"))
+        mend = f"systemctl --user restart {TIMER}"
+        checks.append(Check("timer", FAIL, "it has no next run", mend))
     return checks
 
 
@@ -1484,7 +1492,7 @@ def classify_sign_in(env: Mapping[str, str], helper: bool, signed_in: bool) -> C
     reasons += [n for n in env if n.startswith("CLAUDE_CODE_USE_") and env[n] not in ("", "0")]
     if reasons or helper:
         name = (reasons or ["apiKeyHelper"])[0]
-        mend = f"unset {name}" if reasons else "remove apiKeyHelper from settings.json"
+        mend = f"unset {name}" if env.get(name) else f"take {name} out of settings.json"
         return Check("sign-in", WARN, f"no Remote Control: {name} is set", mend)
     if not signed_in:
         text = "nobody is signed in to claude.ai: no Remote Control, and a session may wait for it"
@@ -1622,8 +1630,8 @@ def format_status(states: Mapping[str, Sequence[str]]) -> str:
     parts = []
     for state, names in states.items():
         if names:
-            who = "" if state == "live" else f" ({', '.join([*names[:3], *['...'][: len(names) - 3]])})"
-            parts.append(f"{len(names)} {state}{who}")
+            few = ", ".join([*names[:3], "..."][: len(names)])
+            parts.append(f"{len(names)} {state}" + (f" ({few})" if state != "live" else ""))
     return ", ".join(parts) or "no sessions"
 
 
@@ -1678,7 +1686,7 @@ def format_hosted(launches: Sequence[Hosted]) -> str:
     rows = [("LAUNCH", "STATE", "SESSION", "COMMAND", "ATTACH")]
     for h in launches:
         if h not in ended:
-            words = " ".join("".join(h.entry.argv and " ".join(h.entry.argv)).split())
+            words = " ".join(" ".join(h.entry.argv).split())
             name = h.entry.name or h.entry.session
             rows.append((h.entry.id, format_state(h), name, words[:60], attach_command(h)))
     return format_table(rows)
@@ -2147,7 +2155,15 @@ def process_parents(pid: int) -> list[int]:
 
 def supervisor_lives(run_: Supervisor, boot: str) -> bool:
     """Tell whether the process that a .run file names is still that process."""
-    return run_.boot == boot and process_start(run_.pid) == run_.start
+    if run_.boot != boot:
+        return False
+    try:
+        state, _, _, _, start = parse_stat(read_file(f"/proc/{run_.pid}/stat"))
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    except ValueError:
+        raise Failure(f"/proc/{run_.pid}/stat cannot be read") from None
+    return start == run_.start and state not in "ZXx"
 
 
 def is_agent(pid: int) -> bool:
@@ -2459,14 +2475,29 @@ def load_manifest(paths: Paths, config: Config) -> tuple[tuple[Spec, ...], tuple
     return tuple(s for s in specs if is_own(s, user)), (*complaints, *bad), broken
 
 
-def read_facts(paths: Paths, name: str, directory: str, listing: Iterable[str], boot: str) -> Facts:
-    """Return what the state folder and the disk say about one session."""
+def read_facts(
+    paths: Paths,
+    name: str,
+    directory: str,
+    listing: Iterable[str],
+    boot: str,
+    *,
+    brief: bool = False,
+) -> Facts:
+    """Return what the state folder and the disk say about one session.
+
+    `brief`: of one whose supervisor lives only that, which is all its verdict needs.
+    """
 
     def read(kind: str) -> str:
         return read_state(paths.of(name, kind)) if f"{name}.{kind}" in listing else ""
 
     try:
-        ids, run_ = parse_ids(read("id")), parse_supervisor(read("run"))
+        run_ = parse_supervisor(read("run"))
+        lives = run_ is not None and supervisor_lives(run_, boot)
+        if lives and brief:
+            return Facts(run=run_, run_live=True, retired=f"{name}.retired" in listing)
+        ids = parse_ids(read("id"))
         code = 0
         try:
             if not stat.S_ISDIR(os.stat(directory).st_mode):
@@ -2477,7 +2508,7 @@ def read_facts(paths: Paths, name: str, directory: str, listing: Iterable[str], 
             ids,
             os.stat(paths.of(name, "id")).st_mtime if ids else 0.0,
             run_,
-            run_ is not None and supervisor_lives(run_, boot),
+            lives,
             parse_event(read("event")),
             parse_health(read("health")),
             f"{name}.retired" in listing,
@@ -2551,6 +2582,15 @@ def load_set(paths: Paths, config: Config) -> tuple[tuple[Spec, ...], tuple[str,
     return physical(restore_set(declared, opened)), (*complaints, *bad), broken
 
 
+def index_panes(panes: Iterable[Pane]) -> dict[int, list[Pane]]:
+    """Return the panes that are not dead by their process."""
+    found: dict[int, list[Pane]] = {}
+    for pane in panes:
+        if not pane.dead:
+            found.setdefault(pane.pid, []).append(pane)
+    return found
+
+
 def read_world(
     paths: Paths,
     config: Config,
@@ -2574,9 +2614,14 @@ def read_world(
     names = {spec.name for spec in specs}
     gone = sorted(n[:-8] for n in listing if n.endswith(".retired") and n[:-8] not in names)
     retired = physical(parse_retired(n, read_state(paths.of(n, "retired"))) for n in gone)
-    facts = {
-        s.name: read_facts(paths, s.name, s.directory, listing, boot) for s in (*specs, *retired)
-    }
+    facts = {}
+    for brief in (not records, False):  # a second look where something is to be launched
+        facts = {
+            s.name: read_facts(paths, s.name, s.directory, listing, boot, brief=brief)
+            for s in (*specs, *retired)
+        }
+        if all(f.run_live for f in facts.values()) and not insist:
+            break
     panes, blind = read_panes(read_sockets(config, facts))
     lone = [s for s in specs if not facts[s.name].run_live and not facts[s.name].retired]
     found: tuple[Record, ...] = ()
@@ -2599,6 +2644,7 @@ def read_world(
         tuple(r for r in retired if r.directory),
         facts,
         panes,
+        index_panes(panes),
         read_screens(shown),
         claudes,
         found,
@@ -3548,6 +3594,21 @@ def read_event(paths: Paths, name: str, since: float) -> Event | None:
     return event if event is not None and event.at >= since else None
 
 
+def current_name(paths: Paths, name: str) -> str:
+    """Return the name that this process's session has now: `rename` moves its .run file."""
+    me = os.getpid()
+    start = process_start(me)
+    try:
+        others = [n[:-4] for n in os.listdir(paths.state) if n.endswith(".run")]
+        for each in (name, *others):
+            run_ = parse_supervisor(read_state(paths.of(each, "run")))
+            if run_ is not None and (run_.pid, run_.start) == (me, start):
+                return each
+    except (OSError, Failure):
+        pass  # the name it was launched under is as good
+    return name
+
+
 def read_copies(paths: Paths) -> dict[str, Spec]:
     """Return the restore set from the state folder alone: no git, nothing to wait for."""
     declared, _ = parse_rows(read_state(f"{paths.state}/manifest.tsv"), declared=True)
@@ -3637,9 +3698,10 @@ def run_session(paths: Paths, name: str, resume: str, job: Job) -> int:
         return seen[0] or read_event(paths, name, at) is not None
 
     def settle() -> float:
-        return SETTLE if read_event(paths, name, at) is None else 0.0
+        return SETTLE if read_event(paths, current_name(paths, name), at) is None else 0.0
 
     code, outside = supervise(pid, tty, wakeups, look, settle)
+    name = current_name(paths, name)
     event = read_event(paths, name, at)
     ended = (
         event is not None and event.event == "SessionEnd" and event.why not in ("clear", "resume")
@@ -3733,16 +3795,17 @@ def take_event(paths: Paths, payload: Mapping[str, object]) -> None:
     shown = [p for p in Tmux(socket).panes() or () if p.pane_id == pane_id and not p.dead]
     if not shown:
         return
-    launched = os.environ.get("PS_SESSION_NAME", "")
+    name = choose_session(shown, read_copies(paths))
     run_ = None
-    if launched and not classify_name(launched):
-        run_ = parse_supervisor(read_state(paths.of(launched, "run")))
-    if run_ is not None and run_.pid != shown[0].pid:
-        run_ = None
+    for launched in (os.environ.get("PS_SESSION_NAME", ""), name):  # `rename` moves the .run file
+        if run_ is None and launched and not classify_name(launched):
+            run_ = parse_supervisor(read_state(paths.of(launched, "run")))
+            run_ = run_ if run_ is not None and run_.pid == shown[0].pid else None
+        if run_ is not None:
+            break
     pid = hook_claude(run_, shown[0].pid)
     if not pid or is_nested(paths.claude, pid, shown[0].pid):
         return
-    name = choose_session(shown, read_copies(paths))
     why = payload.get("source") if kind == "SessionStart" else payload.get("reason")
     if kind == "SessionStart":
         if why == "startup" and run_ is not None and run_.resume not in ("", session_id):
@@ -3960,9 +4023,9 @@ def read_hosted(ledger: str) -> list[Hosted]:
                 mux=seen.mux, unit=seen.unit, socket=seen.socket, boot=seen.boot, pane=seen.pane,
                 pane_start=seen.pane_start, session=entry.session,
             )  # fmt: skip
-        alive = seen is not None or (caller and not entry.pane)
+        alive = seen is not None or (caller and bool(entry.direct or not entry.pane))
         watched = caller
-        if seen is not None and not (caller and entry.session):
+        if seen is not None and not entry.ended and not (caller and entry.session):
             session, watchers = read_session(entry.socket)
             entry = entry._replace(session=session or entry.session)
             watched = caller or watchers > 0
@@ -4138,7 +4201,8 @@ def start_hosted(paths: Paths, config: Config, entry: Launch, handoff: str) -> t
     command = own_argv("_pane", handoff)
     words = server_words(entry.session, size, config.detach_key, term, rgb, command)
     properties = ("SendSIGHUP=yes", f"TimeoutStopSec={SCOPE_STOP:g}")
-    scope = [*scope_argv(entry.unit, *properties), "--slice=agent.slice"]
+    scope = scope_argv(entry.unit, *properties)
+    scope += ["--slice=agent.slice", f"--description=hosted {entry.session}"]
     try:
         check_socket(entry.socket)
         done = Tmux(entry.socket)(*words, check=False, scope=scope, env=env)
@@ -4388,16 +4452,23 @@ def host(order: Order) -> int:
     return host_launch(paths, config, ledger, entry, order)
 
 
-def copy_out(data: bytes, fd: int) -> str:
-    """Write all of it, however slow the reader is; return why nobody takes it, or ""."""
+SLOW = "slow"
+
+
+def copy_out(data: bytes, fd: int, patience: float | None = None) -> str:
+    """Write all of it; return why nobody takes it, or "".
+
+    With `patience` (milliseconds) a reader that is slower than that misses the rest.
+    """
     view = memoryview(data)
     while view:
         try:
             view = view[os.write(fd, view) :]
-        except BlockingIOError:  # its other users made it so; that is not ours to change
+        except BlockingIOError:
             poll = select.poll()
             poll.register(fd, select.POLLOUT)
-            poll.poll()
+            if not poll.poll(patience):
+                return SLOW
         except OSError as e:
             return e.strerror or str(e.errno)
     return ""
@@ -4415,30 +4486,37 @@ class Pump(NamedTuple):
 
 
 def copy_stream(flow: Pump) -> None:
-    """Copy until every writer has gone; a reader that goes ends only its copy."""
+    """Copy until every writer has gone; a reader that goes ends only its copy.
+
+    The caller's reader may be as slow as it likes; the screen (one stopped by Ctrl-S, a
+    server that hangs) must not hold it up.
+    """
+    try:
+        screen = os.open(os.ttyname(1), os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        screen = -1
     poll = select.poll()
     poll.register(flow.source, select.POLLIN)
     poll.register(flow.over, select.POLLIN)
-    sinks = [flow.sink, 1]
-    patience: int | None = None
+    why = shown = ""
+    left: int | None = None  # milliseconds to wait for more
     while True:
-        events = dict(poll.poll(patience))
+        events = dict(poll.poll(left))
         if flow.source in events:
             data = os.read(flow.source, 65536)
             if not data:
                 break
-            for fd in tuple(sinks):
-                why = copy_out(data, fd)
-                if why:
-                    sinks.remove(fd)
-                    if fd == flow.sink and why != os.strerror(errno.EPIPE):
-                        flow.trouble.append(f"output lost: {why}")
+            why = why or copy_out(data, flow.sink)
+            if shown in ("", SLOW):
+                shown = copy_out(data, screen, 0 if shown else SCREEN_WAIT * 1000)
         elif flow.over in events:
             poll.unregister(flow.over)
-            patience = 0
+            left = 0
         else:  # the command has ended, and what it wrote is copied
-            patience = None
+            left = None
             flow.drained.release()
+        if why and not flow.trouble and why != os.strerror(errno.EPIPE):
+            flow.trouble.append(f"output lost: {why}")
     os.close(flow.sink)
     if flow.drained.locked():
         flow.drained.release()
@@ -4650,7 +4728,7 @@ def begin(*, quiet: bool = False) -> Start:
 def find_rename(spec: Spec, world: World) -> str:
     """Return the new name of a live session that was renamed in tmux, or ""."""
     run_ = world.facts.get(spec.name, Facts()).run
-    shown = [p for p in world.panes if run_ is not None and p.pid == run_.pid and not p.dead]
+    shown = world.by_pid.get(run_.pid, ()) if run_ is not None else ()
     if not shown or any(p.session == spec.name for p in shown):
         return ""
     name = choose_session(shown, [s.name for s in world.specs])
@@ -4669,6 +4747,8 @@ def tidy(start_: Start, world: World) -> None:
     for spec in start_.specs:
         facts = world.facts[spec.name]
         if facts.retired and not spec.declared:
+            if not parse_retired(spec.name, read_state(paths.of(spec.name, "retired"))).directory:
+                retire(paths, spec, "by an older installation")  # its mark was an empty file
             unregister(paths, [spec.name])
         new = find_rename(spec, world) if facts.run_live else ""
         if new and new not in names:
@@ -5439,13 +5519,18 @@ def edit_rc(path: str, block: str, done: list[str]) -> None:
         raise Failure(f"{path}: {e}") from None
 
 
-def migrate_ids(start_: Start, world: World) -> None:
-    """Move .id files that name no session to the attic: an id is never deleted by us."""
-    paths = start_.paths
+def read_stale_ids(paths: Paths, world: World) -> tuple[str, ...]:
+    """Return the .id files that name no session, live, declared, opened or ended."""
     kinds = {n[:-3] for n in os.listdir(paths.state) if n.endswith(".id") and not n.startswith(".")}
     known = {s.name for s in (*world.specs, *world.retired)} | {p.session for p in world.panes}
     retired = {n[:-8] for n in os.listdir(paths.state) if n.endswith(".retired")}
-    for name in stale_ids(kinds, known | retired):
+    return stale_ids(kinds, known | retired)
+
+
+def migrate_ids(start_: Start, world: World) -> None:
+    """Move .id files that name no session to the attic: an id is never deleted by us."""
+    paths = start_.paths
+    for name in read_stale_ids(paths, world):
         os.makedirs(f"{paths.state}/attic", mode=0o700, exist_ok=True)
         os.rename(paths.of(name, "id"), f"{paths.state}/attic/{name}.{int(time.time())}.id")
         tell(f"{name}.id names no session; moved to the attic")
@@ -5778,6 +5863,507 @@ def cmd_demo() -> int:
     return OK
 
 
+# ---- For people -----------------------------------------------------------
+
+FILED = "id run event exit health retired screen".split()  # state files that bear a session's name
+LITTLE_DISK = 50 << 20  # bytes
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def ask_version(*argv: str) -> str:
+    """Return the first line that a program prints about its version, "" for a missing one."""
+    try:
+        return run(argv, check=False, timeout=15).stdout.partition("\n")[0].strip()
+    except Failure:
+        return ""
+
+
+def check_tools(start_: Start) -> list[Check]:
+    """Check the versions of what everything else stands on."""
+    apt = "sudo apt-get install"
+    git_ = classify_tool("git", ask_version("git", "--version"), (2, 0), f"{apt} git")
+    if not start_.config.clone and git_.state == FAIL:
+        git_ = git_._replace(state=WARN)
+    python_ = ask_version("/usr/bin/python3", "-IS", "--version")
+    return [
+        classify_tool("python", python_, (3, 9), f"{apt} python3"),
+        classify_tool("tmux", ask_version("tmux", "-V"), (3, 2), f"{apt} tmux"),
+        git_,
+    ]
+
+
+def check_manager() -> list[Check]:
+    """Check what brings sessions back at boot: user manager, linger, unit and timer."""
+    user = user_name()
+    if not os.path.isdir("/run/systemd/system"):
+        mend = f"(crontab -l; echo '@reboot {PROG} start') | crontab -"
+        return [Check("manager", WARN, "no systemd here: nothing comes back at boot", mend)]
+    checks = [Check("linger", GOOD, "on")]
+    if not os.path.exists(f"/var/lib/systemd/linger/{user}"):
+        text = "off: sessions end at logout and do not come back at boot"
+        checks = [Check("linger", FAIL, text, f"sudo loginctl enable-linger {user}")]
+    state = manager_state("--user")
+    if state in ("", "offline", "stopping"):
+        mend = f"sudo systemctl start user@{os.getuid()}.service"
+        return [*checks, Check("manager", FAIL, f"no answer {state}".strip(), mend)]
+    keys = "UnitFileState,ActiveState,Result,InactiveEnterTimestamp,NextElapseUSecMonotonic"
+    shown = run(["systemctl", "--user", "show", f"--property={keys}", UNIT, TIMER]).stdout
+    service, timer = (parse_pairs(part) for part in shown.strip().split("\n\n"))
+    known = parse_pairs(run(["systemctl", "--user", "show-environment"]).stdout)
+    lacking = [name for name in KEY_NAMES if os.environ.get(name) and name not in known]
+    checks += [Check("manager", GOOD, state), *classify_units(service, timer, time.monotonic())]
+    if lacking:
+        mend = f"write {lacking[0]}=... into ~/.config/environment.d/claude.conf"
+        text = f"{lacking[0]} is known to this shell only: sessions lack it after a boot"
+        checks.append(Check("environment", WARN, text, mend))
+    return checks
+
+
+def check_claude(start_: Start) -> list[Check]:
+    """Check the real claude, and whether it would take the arguments it is to be given."""
+    try:
+        binary, news = find_claude(start_.paths, start_.config)
+    except Failure as e:
+        return [Check("claude", FAIL, str(e), "npm install -g @anthropic-ai/claude-code")]
+    version = ask_version(binary, "--version")
+    text = news or f"{binary}: {version or 'it does not tell its version'}"
+    checks = [Check("claude", WARN if news or not version else GOOD, text, f"{PROG} install")]
+    declared = any(spec.declared for spec in start_.specs)
+    given = {*start_.config.open_args, *(w for spec in start_.specs for w in spec.args)}
+    given.update(start_.config.start_args if declared else ())
+    flag = "--dangerously-skip-permissions"
+    if os.getuid() == 0 and flag in given and os.environ.get("IS_SANDBOX") != "1":
+        mend = 'set "claude": {"start_args": []} in config.json'
+        checks.append(Check("root", FAIL, f"claude refuses {flag} to root", mend))
+    return checks
+
+
+def signed_in(paths: Paths) -> bool:
+    """Tell whether Claude keeps a claude.ai account for this user; its secrets are not looked at."""
+    places = ((f"{paths.claude}/.credentials.json", "claudeAiOauth"), (paths.trust, "oauthAccount"))
+    for path, key in places:
+        try:
+            if isinstance(parse_object(read_file(path, 1 << 28)).get(key), dict):
+                return True
+        except (OSError, ValueError):
+            continue
+    return False
+
+
+def read_ages(claude: str, heads: Mapping[str, str], now: float) -> dict[str, float]:
+    """Return how many days ago the conversation of each session was last written."""
+    seen: dict[str, float] = {}
+    root = f"{claude}/projects"
+    for folder in os.listdir(root) if os.path.isdir(root) else ():
+        for name, session_id in heads.items():
+            try:
+                written = os.stat(f"{root}/{folder}/{session_id}.jsonl").st_mtime
+            except OSError:
+                continue
+            seen[name] = max(written, seen.get(name, 0.0))
+    return {name: (now - written) / 86400 for name, written in seen.items()}
+
+
+def check_account(start_: Start, world: World) -> list[Check]:
+    """Check what Claude's own settings mean for sessions: sign-in, task tools, retention."""
+    paths = start_.paths
+    path = f"{paths.claude}/settings.json"
+    settings: dict[str, object] = {}
+    try:
+        settings = parse_object(read_file(path))
+    except FileNotFoundError:
+        pass  # its defaults hold
+    except (OSError, ValueError) as e:
+        return [Check("settings", FAIL, f"{path}: {e}", f"python3 -m json.tool {path}")]
+    own = settings.get("env")
+    env = {**os.environ, **{k: str(v) for k, v in (own if isinstance(own, dict) else {}).items()}}
+    account = classify_sign_in(env, bool(settings.get("apiKeyHelper")), signed_in(paths))
+    if not start_.config.remote_control:
+        account = Check("sign-in", GOOD, "Remote Control is off in config.json")
+    tools = Check("task tools", GOOD, "on")
+    if env.get(CONSENT_ENV) not in ("1", "true"):
+        text = "on in persistent sessions only, off in any other claude"
+        tools = Check("task tools", WARN, text, "task-adopt install")
+    days = settings.get("cleanupPeriodDays")
+    period = float(days) if isinstance(days, (int, float)) else 30.0  # Claude's default
+    heads = {s.name: f.ids[0] for s in world.specs for f in [world.facts[s.name]] if f.ids}
+    return [account, tools, classify_retention(period, read_ages(paths.claude, heads, world.now))]
+
+
+def classify_rc(text: str, path: str) -> Check:
+    """Return whether a shell's rc file holds our function, and nothing after it that hides it."""
+    name = f"shell function in {path}"
+    mend = f"{PROG} install"
+    try:
+        if set_block(text, SHELL_FUNCTION) != text:
+            known = BEGIN in text
+            return Check(name, WARN, "of another version" if known else "it is missing", mend)
+    except Failure as e:
+        return Check(name, FAIL, str(e), f"remove the lines between {BEGIN} and {END}")
+    for line in text.partition(END)[2].splitlines():
+        words = line.strip().replace("(", " ").split()
+        if words[:2] == ["function", "claude"] or words[:1] == ["claude"] or (
+            words[:1] == ["alias"] and any(w.startswith("claude=") for w in words)
+        ):  # fmt: skip
+            return Check(name, WARN, f"hidden by a later line: {line.strip()}", f"edit {path}")
+    return Check(name, GOOD, "in place")
+
+
+def check_shell(paths: Paths) -> list[Check]:
+    """Check the claude function in the rc files that install writes."""
+    checks = []
+    for path in rc_files(paths):
+        try:
+            checks.append(classify_rc(read_file(path, 1 << 24), path))
+        except FileNotFoundError:
+            checks.append(classify_rc("", path))
+    return checks
+
+
+def check_folders(start_: Start) -> list[Check]:
+    """Check that each folder of the restore set exists and is trusted."""
+    paths, checks = start_.paths, []
+    try:
+        value = parse_object(read_file(paths.trust, 1 << 28)).get("projects")
+    except FileNotFoundError:
+        value = None
+    except (OSError, ValueError) as e:
+        mend = f"python3 -m json.tool {paths.trust}"
+        return [Check("trust", FAIL, f"{paths.trust}: {e}", mend)]
+    projects: Mapping[str, object] = value if isinstance(value, dict) else {}
+    for spec in start_.specs:
+        name = f"folder of {spec.name}"
+        if not os.path.isdir(spec.directory):
+            mend = f"mkdir -p {spec.directory}  (or: {PROG} retire {spec.name})"
+            checks.append(Check(name, FAIL, f"{spec.directory} does not exist", mend))
+        elif not choose_trusted(spec.directory, projects):
+            mend = f"{PROG} trust {spec.name}"
+            checks.append(Check(name, WARN, f"{spec.directory} is not trusted yet", mend))
+    home = os.path.realpath(paths.home)
+    if choose_trusted(home, projects):
+        mend = f"set hasTrustDialogAccepted of {home} to false in {paths.trust}"
+        text = f"{home} is trusted, and with it every folder below: Claude asks about none of them"
+        checks.append(Check("trust", WARN, text, mend))
+    return checks or [Check("folders", GOOD, f"{len(start_.specs)} exist and are trusted")]
+
+
+def check_manifest(start_: Start) -> list[Check]:
+    """Check that the manifest can be read, and how old what stands in for it is."""
+    paths, config = start_.paths, start_.config
+    if not (config.clone or config.file):
+        return [Check("manifest", GOOD, "none is configured")]
+    specs, complaints, broken = read_manifest(paths, config)
+    mend = f"git -C {config.clone} fetch" if config.clone else f"ls -l {config.file}"
+    if broken:
+        copy = f"{paths.state}/manifest.tsv"
+        kept = f"of {time_text(os.stat(copy).st_mtime)}" if os.path.exists(copy) else "(none)"
+        text = complaints[0].replace("the last good copy", f"the last good copy {kept}")
+        return [Check("manifest", FAIL, text, mend)]
+    text = f"{len(specs)} of its rows are {user_name()}'s"
+    fetched = f"{config.clone}/.git/FETCH_HEAD"
+    if config.clone and os.path.exists(fetched):
+        text += f"; last fetched {time_text(os.stat(fetched).st_mtime)}"
+    bad = [Check("manifest", WARN, line, f"{PROG} manifest") for line in complaints]
+    return [Check("manifest", GOOD, text), *bad]
+
+
+def check_state(start_: Start) -> list[Check]:
+    """Check that the state folder can be written and the configuration means something."""
+    state = start_.paths.state
+    disk = os.statvfs(state)
+    free = disk.f_bavail * disk.f_frsize
+    checks = [Check("disk", GOOD, f"{free >> 20} MiB free for {state}")]
+    if free < LITTLE_DISK or (disk.f_files and not disk.f_favail):
+        how = FAIL if free < 1 << 20 or not disk.f_favail else WARN
+        checks = [Check("disk", how, f"only {free >> 10} KiB free for {state}", f"df -h {state}")]
+    if not os.access(state, os.R_OK | os.W_OK | os.X_OK):
+        checks = [Check("disk", FAIL, f"{state} cannot be written", f"ls -ld {state}")]
+    _, complaints, broken = read_config(start_.paths)
+    config = f"{start_.paths.config}/config.json"
+    checks += [
+        Check("config", FAIL if broken else WARN, line, f"python3 -m json.tool {config}")
+        for line in complaints
+    ]
+    _, bad = read_registry(start_.paths)
+    edit = f"edit {state}/registry.tsv"
+    return checks + [Check("registry", WARN, line, edit) for line in bad]
+
+
+def check_sessions(start_: Start, world: World) -> list[Check]:
+    """Check tmux and what the plan says of each session, with the ids that are in the way."""
+    decisions = plan(world)
+    mend = "pkill -USR1 -u $USER tmux"
+    socket = read_sockets(start_.config, world.facts)[0]
+    shown = f"{len(world.panes)} panes on {socket}" if world.panes else "it starts when needed"
+    checks = [Check("tmux server", *((FAIL, world.blind, mend) if world.blind else (GOOD, shown)))]
+    bad = [d for d in decisions if d.verdict not in FINE]
+    checks += [
+        Check(f"session {d.spec.name}", FAIL, f"{d.verdict}: {d.why}", d.hint) for d in bad
+    ]
+    owners: dict[str, list[str]] = {}
+    for spec in world.specs:
+        facts = world.facts[spec.name]
+        if facts.ids and not facts.retired and not any(s.renamed == spec.name for s in world.specs):
+            owners.setdefault(facts.ids[0], []).append(spec.name)
+    for session_id, names in owners.items():
+        if len(names) > 1:
+            text = f"{' and '.join(names)} have one conversation, {session_id}"
+            checks.append(Check("ids", WARN, text, f"{PROG} retire {names[-1]}"))
+    stale = read_stale_ids(start_.paths, world)
+    if stale:
+        text = f"{', '.join(f'{name}.id' for name in stale)} names no session"
+        checks.append(Check("ids", WARN, text, f"{PROG} install  (moves it to the attic)"))
+    fine = f"{len(decisions) - len(bad)} of {len(decisions)} are where they should be"
+    return [*checks, Check("sessions", FAIL if bad else GOOD, fine, f"{PROG} list")]
+
+
+def cmd_doctor(as_json: bool = False) -> int:
+    """Check each prerequisite, one line each, with the command that mends it."""
+    checks: list[Check] = []
+    paths = Paths.from_env(os.environ)
+    start_ = Start(paths, choose_config({}), (), False)
+
+    def examine(name: str, look: Callable[[], list[Check]]) -> None:
+        try:
+            checks.extend(look())
+        except Failure as e:
+            checks.append(Check(name, FAIL, str(e), e.hint))
+        except OSError as e:
+            checks.append(Check(name, FAIL, f"{e.filename}: {e.strerror}", f"ls -ld {e.filename}"))
+
+    try:
+        start_ = begin(quiet=True)
+    except Failure as e:
+        checks.append(Check("state", FAIL, str(e), e.hint or f"ls -l {paths.state}"))
+    else:
+        examine("state", lambda: check_state(start_))
+    examine("tools", lambda: check_tools(start_))
+    examine("manager", check_manager)
+    examine("claude", lambda: check_claude(start_))
+    examine("shell function", lambda: check_shell(paths))
+    examine("manifest", lambda: check_manifest(start_))
+    examine("folders", lambda: check_folders(start_))
+
+    def look() -> list[Check]:
+        world = take_world(start_, records=True)
+        return [*check_account(start_, world), *check_sessions(start_, world)]
+
+    examine("sessions", look)
+    if as_json:
+        import json
+
+        rows = [dict(zip(("name", "state", "text", "mend"), check)) for check in checks]
+        print(json.dumps({"version": 1, "checks": rows}, indent=1))
+    else:
+        print(format_checks(checks), end="")
+    return TROUBLE if any(check.state == FAIL for check in checks) else OK
+
+
+def read_status(paths: Paths) -> dict[str, list[str]]:
+    """Return {state: sessions} from the state folder and /proc alone: no tmux, no git.
+
+    What holds a pane is known from the last tick.
+    """
+    states: dict[str, list[str]] = {"live": [], "blocked": [], "resting": [], "down": []}
+    listing, boot, now = frozenset(os.listdir(paths.state)), boot_id(), time.time()
+    rows = read_copies(paths)
+    heirs = {spec.renamed for spec in rows.values()}
+    for name, spec in rows.items():
+        runs = [n for n in (name, spec.renamed) if f"{n}.run" in listing]
+        seen = [parse_supervisor(read_state(paths.of(n, "run"))) for n in runs]
+        live = any(run_ is not None and supervisor_lives(run_, boot) for run_ in seen)
+        held = f"{name}.health" in listing
+        health = parse_health(read_state(paths.of(name, "health"))) if held else Health()
+        if live:
+            states["blocked" if health.notified == BLOCKED else "live"].append(name)
+        elif f"{name}.retired" not in listing and name not in heirs:
+            states["resting" if choose_rest(health, now) else "down"].append(name)
+    if states["down"]:  # some may live without a supervisor of ours
+        alive = {r.tmux for r in read_records(paths.claude)[0] if r.alive and r.visible}
+        states["live"] += [name for name in states["down"] if name in alive]
+        states["down"] = [name for name in states["down"] if name not in alive]
+    return states
+
+
+def cmd_status() -> int:
+    """Print one line about all sessions, quickly enough for a status bar."""
+    paths = Paths.from_env(os.environ)
+    if not os.path.isdir(paths.state):
+        print("no sessions")
+        return OK
+    states = read_status(paths)
+    _, _, broken = read_config(paths)
+    print(format_status(states) + (", config.json is broken" if broken else ""))
+    return TROUBLE if broken or any(states[s] for s in states if s != "live") else OK
+
+
+def move_session(start_: Start, spec: Spec, new: str, socket: str, shown: str) -> None:
+    """Give a session and all that is filed under it another name.  Call it under the lock.
+
+    A copy under the new name comes first and the old one goes last, so that no moment is
+    without the conversation's id.  Raises Failure or OSError with nothing moved.
+    """
+    paths, old = start_.paths, spec.name
+    if shown:
+        Tmux(socket)("rename-session", "-t", f"={shown}", new)
+    kinds = [kind for kind in FILED if os.path.exists(paths.of(old, kind))]
+    for kind in kinds:
+        os.link(paths.of(old, kind), paths.of(new, kind))
+
+    def swap(rows: dict[str, Spec]) -> None:
+        if old in rows:
+            rows[new] = rows.pop(old)._replace(name=new)
+
+    edit_registry(paths, swap)
+    settings = f"{paths.config}/settings.{old}.json"
+    if os.path.exists(settings):
+        os.rename(settings, f"{paths.config}/settings.{new}.json")
+    for kind in kinds:
+        remove(paths.of(old, kind))
+
+
+def cmd_rename(old: str, new: str) -> int:
+    """Rename a session with everything filed under it, whether it is live or not."""
+    start_ = begin(quiet=True)
+    world = take_world(start_, records=True)
+    rows = {spec.name: spec for spec in (*world.retired, *world.specs)}
+    spec = rows.get(old)
+    if spec is None:
+        raise Failure(f"no session {old!r}", hint=f"{PROG} list")
+    heir = next((s.name for s in world.specs if s.renamed == old), "")
+    facts, paths = world.facts[old], start_.paths
+    taken = new in rows or any(p.session == new for p in world.panes)
+    taken = taken or any(os.path.exists(paths.of(new, kind)) for kind in FILED)
+    why = classify_name(new) or (f"the name {new!r} is taken" if taken else "")
+    if spec.declared:
+        why = f"{old!r} is declared in the manifest: its name is changed there"
+    elif heir:
+        why = f"{old!r} lives as {heir!r}: rename that"
+    elif facts.run_live and facts.run is not None and not facts.run.claude:
+        why = f"{old!r} is being launched"
+    why = why or world.blind
+    if why:
+        raise Failure(f"rename: {why}", hint=f"{PROG} list")
+    verdict = next((d.verdict for d in plan(world) if d.spec.name == old), RETIRED)
+    live = verdict in (LIVE, BLOCKED) or facts.run_live
+    socket, shown = shown_name(spec, world) if live else ("", "")
+    with_lock(paths, lambda: move_session(start_, spec, new, socket, shown))
+    later = "; the phone shows the new name from its next launch on" if shown else ""
+    tell(f"{old} is now {new}{later}")
+    return OK
+
+
+def find_agent(panes: Iterable[Pane], records: Iterable[Record]) -> tuple[int, Record | None]:
+    """Return the pid of the claude in one of these panes, 0 for none, and its own record."""
+    pids = {pane.pid for pane in panes if not pane.dead}
+    for record in records:
+        if record.alive and record.visible:
+            if pids.intersection((record.pid, *process_parents(record.pid))):
+                return record.pid, record
+    return next((pid for pid in sorted(pids) if is_agent(pid)), 0), None
+
+
+def cmd_adopt(name: str) -> int:
+    """Take a claude that runs in a tmux session into the restore set, without touching it."""
+    start_ = begin(quiet=True)
+    paths = start_.paths
+    world = take_world(start_, records=True)
+    shown = [pane for pane in world.panes if pane.session == name]
+    known = {spec.name: spec for spec in (*world.retired, *world.specs)}.get(name)
+    if world.blind or not shown:
+        raise Failure(world.blind or f"adopt: no tmux session {name!r}", hint="tmux list-sessions")
+    if classify_name(name):
+        hint = f"tmux rename-session -t {quote(f'={name}')} NAME"
+        raise Failure(f"adopt: {classify_name(name)}", hint=hint)
+    pid, record = find_agent(shown, world.records)
+    if not pid:
+        raise Failure(f"adopt: no claude runs in session {name!r}", hint=f"tmux attach -t ={name}")
+    found = record.directory if record and record.directory else os.readlink(f"/proc/{pid}/cwd")
+    directory = os.path.realpath(found)
+    if known is not None and known.directory != directory:
+        why = f"the name {name!r} is taken by {known.directory}"
+        raise Failure(f"adopt: {why}", hint=f"tmux rename-session -t ={name} {name}-2")
+    words = read_file(f"/proc/{pid}/cmdline").split("\0")
+    session_id = record.session_id if record and is_session_id(record.session_id) else ""
+
+    def act() -> None:
+        if known is None or not known.declared:
+            register(paths, Spec(name, directory, args=choose_adopted_args(words)))
+        remove(paths.of(name, "retired"))
+        if session_id:
+            record_id(paths, name, session_id)
+
+    with_lock(paths, act)
+    tell(f"{name}: adopted in {directory} with conversation {session_id or '(none yet)'}")
+    return OK
+
+
+def cmd_complete(words: Sequence[str], verbs: Sequence[str]) -> int:
+    """Print what may follow `words`, for the shells' completion."""
+    paths = Paths.from_env(os.environ)
+    files = os.listdir(paths.state) if os.path.isdir(paths.state) else []
+    names = {*read_copies(paths), *(n[:-8] for n in files if n.endswith(".retired"))}
+    for word in choose_completions(words, verbs, names, read_ledger(ledger_folder(paths))):
+        print(word)
+    return OK
+
+
+def become(user: str, argv: Sequence[str]) -> None:
+    """Carry out a command as another user and never return; return when that is who we are.
+
+    Nothing of this environment goes along.  Raises Failure.
+    """
+    import pwd
+
+    try:
+        entry = pwd.getpwnam(user)
+    except (KeyError, ValueError):
+        raise Failure(f"no user {user!r}", hint="getent passwd", status=USAGE) from None
+    if entry.pw_uid == os.getuid():
+        return
+    program = [f"{entry.pw_dir}/.local/bin/{PROG}"]
+    prefix = ["sudo", "-n", "-H", "-u", user, "--"]
+    if os.getuid() == 0:
+        prefix = ["runuser", "-u", user, "--"]
+        if not os.access(program[0], os.X_OK):
+            program = [python(), "-IS", os.path.abspath(__file__)]
+    os.chdir("/")
+    try:
+        os.execvpe(prefix[0], [*prefix, *program, "_as", *argv], {"PATH": SYSTEM_PATH})
+    except OSError as e:
+        raise Failure(f"{prefix[0]}: {e.strerror}", hint=f"sudo apt-get install {prefix[0]}") from e
+
+
+def enter_account(argv: Sequence[str]) -> None:
+    """Take the environment of this user's own manager, or one made from scratch.
+
+    With a manager the command runs as a unit of its own and this never returns.
+    """
+    import pwd
+
+    entry = pwd.getpwuid(os.getuid())
+    path = f"{entry.pw_dir}/.local/bin:{SYSTEM_PATH}"
+    os.environ.clear()
+    os.environ.update(HOME=entry.pw_dir, USER=entry.pw_name, LOGNAME=entry.pw_name, PATH=path)
+    os.environ["SHELL"] = entry.pw_shell or "/bin/sh"
+    runtime = runtime_folder(os.environ)
+    if runtime:
+        os.environ["XDG_RUNTIME_DIR"] = runtime
+    if runtime and manager_state("--user") not in ("", "offline", "stopping"):
+        options = "--user --pipe --wait --collect --quiet --property=KillMode=process --"
+        words = [word.replace("$", "$$") for word in own_argv("_in", *argv)]
+        os.execvp("systemd-run", ["systemd-run", *options.split(), *words])
+
+
+def enter_unit(paths: Paths) -> None:
+    """Add what `install` recorded for the unit to this environment."""
+    try:
+        text = read_file(f"{unit_folder(paths)}/{UNIT}.d/environment.conf")
+    except OSError:
+        return  # not installed: the account's own environment is all there is
+    os.environ.update(parse_dropin(text))
+
+
 # ---- Command line ---------------------------------------------------------
 
 
@@ -5791,8 +6377,13 @@ MAYBE: tuple[str, dict[str, object]] = (
 )
 JSON: tuple[str, dict[str, object]] = ("--json", {"action": "store_true", "help": "for programs"})
 
+USER: tuple[str, dict[str, object]] = (
+    "--user",
+    {"metavar": "USER", "help": "as another user, with that user's environment"},
+)
+
 # Every command: what it is for, what carries it out, its arguments as argparse takes them.
-VERBS: Sequence[tuple[str, str, Callable[..., int], Sequence[tuple[str, dict[str, object]]]]] = (
+COMMANDS: Sequence[tuple[str, str, Callable[..., int], Sequence[tuple[str, dict[str, object]]]]] = (
     (
         "open",
         "start or re-attach the session of this folder",
@@ -5810,15 +6401,23 @@ VERBS: Sequence[tuple[str, str, Callable[..., int], Sequence[tuple[str, dict[str
         (
             ("names", {"nargs": "*", "metavar": "NAME", "help": "only these, ended ones too"}),
             ("--dry-run", {"action": "store_true", "help": "print the plan, change nothing"}),
+            USER,
         ),
     ),
-    ("list", "show the sessions and their state", lambda a: cmd_list(a.json), (JSON,)),
+    ("list", "show the sessions and their state", lambda a: cmd_list(a.json), (JSON, USER)),
+    ("status", "say in one line whether all is well", lambda a: cmd_status(), ()),
+    ("doctor", "check what sessions need, with the command that mends it",
+     lambda a: cmd_doctor(a.json), (JSON, USER)),
     ("attach", "show a session on this terminal", lambda a: cmd_attach(a.name), (MAYBE,)),
     ("capture", "print the screen of a session", lambda a: cmd_capture(a.name), (TARGET,)),
-    ("logs", "print how a session ended, and its screen", lambda a: cmd_logs(a.name), (TARGET,)),
+    ("logs", "print how a session ended, and its screen", lambda a: cmd_logs(a.name), (TARGET, USER)),
     ("stop", "end a session for good, or a launch", lambda a: cmd_stop(a.name), (TARGET,)),
-    ("retire", "mark a session as ended on purpose", lambda a: cmd_retire(a.name), (TARGET,)),
-    ("trust", "answer a session's consent prompts", lambda a: cmd_trust(a.name), (TARGET,)),
+    ("retire", "mark a session as ended on purpose", lambda a: cmd_retire(a.name), (TARGET, USER)),
+    ("trust", "answer a session's consent prompts", lambda a: cmd_trust(a.name), (TARGET, USER)),
+    ("rename", "rename a session and all that is filed under it",
+     lambda a: cmd_rename(a.name, a.new), (TARGET, ("new", {}))),
+    ("adopt", "take a claude in a tmux session into the restore set, in place",
+     lambda a: cmd_adopt(a.name), (("name", {"help": "a tmux session"}),)),
     ("manifest", "print the manifest as the unit reads it", lambda a: cmd_manifest(), ()),
     (
         "host",
@@ -5857,7 +6456,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = Parser(prog=PROG, allow_abbrev=False, description=about)
     parser.add_argument("--version", action="version", version=f"{PROG} {VERSION}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, words, act, arguments in VERBS:
+    for name, words, act, arguments in COMMANDS:
         sub = commands.add_parser(name, help=words, description=words, allow_abbrev=False)
         sub.set_defaults(act=act)
         for flag, how in arguments:
@@ -5878,10 +6477,22 @@ def dispatch(argv: Sequence[str]) -> int:
         return cmd_pane(rest[0])
     if verb == "host" and rest[:1] not in (["-h"], ["--help"]):
         return cmd_host(rest)
+    if list(argv) == ["status"]:
+        return cmd_status()
+    if verb == "_complete":
+        return cmd_complete(rest, [name for name, *_ in VERBS])
     close_strays()
+    if verb in ("_as", "_in"):
+        if verb == "_as":
+            enter_account(rest)
+        enter_unit(Paths.from_env(os.environ))
+        return dispatch(rest)
     if list(argv) == ["start"]:
         return cmd_start()
     args = build_parser().parse_args(list(argv))
+    user = getattr(args, "user", None)
+    if user is not None:
+        become(user, argv)
     return int(args.act(args))
 
 
