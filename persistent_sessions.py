@@ -90,6 +90,7 @@ GOOD, WARN, FAIL = "ok", "warn", "fail"  # how a check of `doctor` came out
 RUN_TIMEOUT = 30.0  # seconds any helper program may take
 GIT_TIMEOUT = 20.0  # seconds; a clone on a dead network disk must not hold a boot
 FETCH_TIMEOUT = 60.0
+NOTIFY_TIMEOUT = 10.0
 MANAGER_TIMEOUT = 3.0  # systemctl answered in 5-50 ms, also during a shutdown
 LOCK_WAIT = 30.0
 RUN_LOCK_WAIT = 1.0  # the supervisor must not delay a shutdown
@@ -107,6 +108,7 @@ BRAKES = (300, 600, 1200, 2400, 3600)  # seconds of rest after 1, 2, 3 ... failu
 HEALTHY_AFTER = 3600.0  # seconds up that forget earlier failures
 STORM, STORM_WINDOW = 3, 10.0  # sessions of one run dead within so many seconds
 MAX_IDS = 20
+JOURNAL_LINES, LOG_LINES = 20000, 50  # `logs` reads so many lines of the unit, prints so many
 NAME_BYTES = 64
 PANE_SIZE = ("200", "50")
 READABLE = (40, 10)  # columns and lines below which a screen is not judged
@@ -3644,9 +3646,8 @@ def note_health(paths: Paths, name: str, ending: Ending, lasted: float, now: flo
         health = health._replace(failures=health.failures + 1, last=now)
     elif ending.deliberate or lasted >= HEALTHY_AFTER:
         health = Health()
-    pairs = zip(("failures", "last", "notified"), health)
     if failed or os.path.exists(paths.of(name, "health")):
-        write_atomic(paths.of(name, "health"), format_pairs(dict(pairs)))
+        write_atomic(paths.of(name, "health"), format_health(health))
 
 
 def note_retired(paths: Paths, names: Iterable[str], directory: str) -> None:
@@ -4884,6 +4885,41 @@ def fetch(config: Config) -> None:
         tell(f"the manifest could not be fetched: {e}", 4)
 
 
+def notify(config: Config, messages: Iterable[str]) -> None:
+    """Run the command that tells a person, once for each message; a failure is a warning.
+
+    One that does not answer is not tried again for the others.
+    """
+    for message in messages if config.notify else ():
+        line = f"{PROG} on {os.uname().nodename}: {message}"
+        try:
+            run([*config.notify, line], label="notify.command", timeout=NOTIFY_TIMEOUT)
+        except ToolError as e:
+            tell(str(e), 4)
+        except Failure as e:
+            tell(str(e), 4)
+            return
+
+
+def note_verdicts(start_: Start, world: World, outcomes: Iterable[Outcome]) -> None:
+    """Note what holds each session or lets it rest, and tell a person of each change.
+
+    The note comes first: told at most once, also when this process is killed.
+    """
+    paths, messages = start_.paths, []
+    for outcome in outcomes:
+        name, verdict = outcome.decision.spec.name, outcome.decision.verdict
+        known = world.facts[name].health.notified
+        news = choose_notice(verdict, known)
+        if news == known:
+            continue
+        health = parse_health(read_state(paths.of(name, "health")))
+        write_state(paths.of(name, "health"), format_health(health._replace(notified=news)))
+        if news:
+            messages.append(format_outcome(outcome))
+    notify(start_.config, messages)
+
+
 def cmd_start(names: Sequence[str] = (), dry_run: bool = False) -> int:
     """Bring back every session of the restore set that is not there, and report each."""
     start_ = begin()
@@ -4914,6 +4950,10 @@ def cmd_start(names: Sequence[str] = (), dry_run: bool = False) -> int:
         tell(format_outcome(outcome), 6 if outcome.ok else 3)
     if trouble is not None and trouble.hint:
         tell(f"hint: {trouble.hint}", 3)
+    try:
+        note_verdicts(start_, world, outcomes)
+    except Failure as e:
+        tell(f"nobody was notified: {e}", 4)
     if os.environ.get("PS_UNIT"):
         fetch(start_.config)
     return OK if start_.sound and all(o.ok for o in outcomes) else TROUBLE
@@ -5250,21 +5290,26 @@ def cmd_capture(word: str) -> int:
 
 def cmd_logs(word: str) -> int:
     """Print how a session or a launch ended, its last screen, and what was said about it."""
-    start_, _, spec, hosted = find_target(word)
+    start_, world, _, hosted = find_target(word)
     if hosted:
         ledger = ledger_folder(start_.paths)
         print(f"{hosted.entry.id}: {format_state(hosted)}\n{format_launch(hosted.entry)}", end="")
         print(read_state(f"{ledger}/{hosted.entry.id}.screen"), end="")
         return OK
+    for d in plan(world):
+        if d.spec.name == word:
+            print(format_outcome(Outcome(d, d.verdict in FINE, d.why or d.resume)))
     for kind in ("exit", "health", "retired", "screen"):
         text = read_state(start_.paths.of(word, kind))
         if text:
             print(f"{word}.{kind}:\n{text}", end="")
-    unit = ["journalctl", "--user", "--no-pager", "--quiet", "-o", "short-iso", f"--unit={UNIT}"]
-    done = run(unit, check=False)
-    for line in done.stdout.splitlines():
-        if f"{PROG}: {word}: " in line:
-            print(line)
+    unit = f"journalctl --user --no-pager --quiet -o short-iso -n {JOURNAL_LINES} --unit={UNIT}"
+    try:
+        said = run(unit.split(), check=False).stdout.splitlines()
+    except Failure as e:
+        said = []
+        tell(f"the unit's journal cannot be read: {e}", 4)
+    print("\n".join([line for line in said if f"{PROG}: {word}: " in line][-LOG_LINES:] or ["-"]))
     return OK
 
 
@@ -5400,6 +5445,23 @@ function claude {{
     AGENT_LEDGER_HUMAN=1 command claude "$@"
   fi
 }}
+if [ -n "${{BASH_VERSION-}}" ]; then
+  function _persistent_sessions {{
+    COMPREPLY=($(compgen -W "$("$HOME/.local/bin/{PROG}" _complete \
+      "${{COMP_WORDS[@]:1:COMP_CWORD-1}}" 2>/dev/null)" -- "${{COMP_WORDS[COMP_CWORD]}}"))
+  }}
+  complete -F _persistent_sessions {PROG}
+elif [ -n "${{ZSH_VERSION-}}" ]; then
+  function _persistent_sessions {{
+    local line at
+    read -cA line
+    read -cn at
+    set --
+    [ "$at" -lt 3 ] || set -- "${{line[2]}}"
+    reply=($("$HOME/.local/bin/{PROG}" _complete "$@" 2>/dev/null))
+  }}
+  compctl -K _persistent_sessions {PROG}
+fi
 {END}
 """
 
@@ -5939,7 +6001,7 @@ def check_claude(start_: Start) -> list[Check]:
 
 
 def signed_in(paths: Paths) -> bool:
-    """Tell whether Claude keeps a claude.ai account for this user; its secrets are not looked at."""
+    """Tell whether Claude keeps a claude.ai account for this user."""
     places = ((f"{paths.claude}/.credentials.json", "claudeAiOauth"), (paths.trust, "oauthAccount"))
     for path, key in places:
         try:
@@ -6052,17 +6114,17 @@ def check_manifest(start_: Start) -> list[Check]:
     paths, config = start_.paths, start_.config
     if not (config.clone or config.file):
         return [Check("manifest", GOOD, "none is configured")]
-    specs, complaints, broken = read_manifest(paths, config)
+    specs, complaints, broken = load_manifest(paths, config)
     mend = f"git -C {config.clone} fetch" if config.clone else f"ls -l {config.file}"
     if broken:
         copy = f"{paths.state}/manifest.tsv"
-        kept = f"of {time_text(os.stat(copy).st_mtime)}" if os.path.exists(copy) else "(none)"
+        kept = f"of {iso(os.stat(copy).st_mtime)}" if os.path.exists(copy) else "(none)"
         text = complaints[0].replace("the last good copy", f"the last good copy {kept}")
         return [Check("manifest", FAIL, text, mend)]
     text = f"{len(specs)} of its rows are {user_name()}'s"
     fetched = f"{config.clone}/.git/FETCH_HEAD"
     if config.clone and os.path.exists(fetched):
-        text += f"; last fetched {time_text(os.stat(fetched).st_mtime)}"
+        text += f"; last fetched {iso(os.stat(fetched).st_mtime)}"
     bad = [Check("manifest", WARN, line, f"{PROG} manifest") for line in complaints]
     return [Check("manifest", GOOD, text), *bad]
 
@@ -6078,7 +6140,7 @@ def check_state(start_: Start) -> list[Check]:
         checks = [Check("disk", how, f"only {free >> 10} KiB free for {state}", f"df -h {state}")]
     if not os.access(state, os.R_OK | os.W_OK | os.X_OK):
         checks = [Check("disk", FAIL, f"{state} cannot be written", f"ls -ld {state}")]
-    _, complaints, broken = read_config(start_.paths)
+    _, complaints, broken = load_config(start_.paths)
     config = f"{start_.paths.config}/config.json"
     checks += [
         Check("config", FAIL if broken else WARN, line, f"python3 -m json.tool {config}")
@@ -6192,7 +6254,7 @@ def cmd_status() -> int:
         print("no sessions")
         return OK
     states = read_status(paths)
-    _, _, broken = read_config(paths)
+    _, _, broken = load_config(paths)
     print(format_status(states) + (", config.json is broken" if broken else ""))
     return TROUBLE if broken or any(states[s] for s in states if s != "live") else OK
 
@@ -6257,9 +6319,9 @@ def find_agent(panes: Iterable[Pane], records: Iterable[Record]) -> tuple[int, R
     """Return the pid of the claude in one of these panes, 0 for none, and its own record."""
     pids = {pane.pid for pane in panes if not pane.dead}
     for record in records:
-        if record.alive and record.visible:
-            if pids.intersection((record.pid, *process_parents(record.pid))):
-                return record.pid, record
+        line = (record.pid, *process_parents(record.pid)) if record.alive else ()
+        if record.visible and pids.intersection(line):
+            return record.pid, record
     return next((pid for pid in sorted(pids) if is_agent(pid)), 0), None
 
 
@@ -6410,7 +6472,8 @@ COMMANDS: Sequence[tuple[str, str, Callable[..., int], Sequence[tuple[str, dict[
      lambda a: cmd_doctor(a.json), (JSON, USER)),
     ("attach", "show a session on this terminal", lambda a: cmd_attach(a.name), (MAYBE,)),
     ("capture", "print the screen of a session", lambda a: cmd_capture(a.name), (TARGET,)),
-    ("logs", "print how a session ended, and its screen", lambda a: cmd_logs(a.name), (TARGET, USER)),
+    ("logs", "print how a session ended, and its screen",
+     lambda a: cmd_logs(a.name), (TARGET, USER)),
     ("stop", "end a session for good, or a launch", lambda a: cmd_stop(a.name), (TARGET,)),
     ("retire", "mark a session as ended on purpose", lambda a: cmd_retire(a.name), (TARGET, USER)),
     ("trust", "answer a session's consent prompts", lambda a: cmd_trust(a.name), (TARGET, USER)),
@@ -6480,7 +6543,7 @@ def dispatch(argv: Sequence[str]) -> int:
     if list(argv) == ["status"]:
         return cmd_status()
     if verb == "_complete":
-        return cmd_complete(rest, [name for name, *_ in VERBS])
+        return cmd_complete(rest, [name for name, *_ in COMMANDS])
     close_strays()
     if verb in ("_as", "_in"):
         if verb == "_as":

@@ -42,7 +42,8 @@ def world(*specs, **fields):
         "unclear": "",
         "now": 1000.0,
     }
-    return World(**{**empty, **fields})
+    fields = {**empty, **fields}
+    return World(by_pid=program.index_panes(fields["panes"]), **fields)
 
 
 def verdict(**fields):
