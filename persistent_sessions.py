@@ -1546,6 +1546,11 @@ def format_pairs(pairs: Mapping[str, object]) -> str:
     return "".join(f"{key}={value}\n" for key, value in flat.items())
 
 
+def format_health(health: Health) -> str:
+    """Return a .health file."""
+    return format_pairs(dict(zip(("failures", "last", "notified"), health)))
+
+
 def format_supervisor(run: Supervisor) -> str:
     """Return a .run file."""
     return format_pairs(
@@ -2688,16 +2693,18 @@ def take_lock(paths: Paths, wait: float = LOCK_WAIT) -> int:
     """Take the one lock of the state folder and return its descriptor; closing it gives it back.
 
     flock, not a pid file: the kernel releases it whatever kills us.  Raises Failure.
-    Where the file system has no flock the runtime folder holds the lock.
+    Where the state folder is read-only or has no flock the runtime folder holds the lock.
     """
     for folder in (paths.state, paths.runtime):
         if not folder:
             break
-        fd = os.open(
-            f"{folder}/lock" if folder == paths.state else f"{folder}/{PROG}.lock",
-            os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW,
-            0o600,
-        )
+        path = f"{folder}/lock" if folder == paths.state else f"{folder}/{PROG}.lock"
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as e:
+            if e.errno != errno.EROFS:
+                raise
+            continue
         before = signal.signal(signal.SIGALRM, give_up)
         signal.setitimer(signal.ITIMER_REAL, wait)
         try:
@@ -2713,9 +2720,7 @@ def take_lock(paths: Paths, wait: float = LOCK_WAIT) -> int:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
-    raise Failure(
-        f"{paths.state}/lock: this file system has no flock, and there is no runtime folder"
-    )
+    raise Failure(f"{paths.state}/lock: no lock can be taken here, nor in a runtime folder")
 
 
 def with_lock(paths: Paths, act: Callable[[], object], wait: float = LOCK_WAIT) -> None:
@@ -3193,7 +3198,12 @@ def claim(paths: Paths, decision: Decision, socket: str) -> None:
     claimed = Supervisor(
         boot_id(), me, process_start(me), 0, "", "", socket, decision.resume, time.time()
     )
-    write_atomic(paths.of(decision.spec.name, "run"), format_supervisor(claimed))
+    try:
+        write_atomic(paths.of(decision.spec.name, "run"), format_supervisor(claimed))
+    except OSError as e:
+        if e.errno != errno.EROFS:
+            raise
+        tell(f"{decision.spec.name}: this launch is not recorded: {e.strerror}", 4)
 
 
 def launch(
@@ -4755,7 +4765,8 @@ def tidy(start_: Start, world: World) -> None:
         if new and new not in names:
             args = start_.config.start_args if spec.declared else spec.args
             register(paths, Spec(new, spec.directory, args=args, renamed=spec.name))
-            current = choose_witnesses(spec, facts, world.records)
+            whole = read_facts(paths, spec.name, spec.directory, os.listdir(paths.state), boot_id())
+            current = choose_witnesses(spec, whole, world.records)
             filed = parse_ids(read_state(paths.of(new, "id")))
             if current and not filed:
                 record_id(paths, new, current[0])
@@ -4763,6 +4774,14 @@ def tidy(start_: Start, world: World) -> None:
             mine = record.tmux == spec.name and record.directory == spec.directory
             if mine and record.alive and record.visible and is_session_id(record.session_id):
                 record_id(paths, spec.name, record.session_id)
+
+
+def tidy_up(start_: Start, world: World) -> None:
+    """Tidy under the lock; what cannot be written is said, and everything else goes on."""
+    try:
+        with_lock(start_.paths, lambda: tidy(start_, world))
+    except Failure as e:
+        tell(f"the state folder is not kept in step: {e}", 4)
 
 
 def take_world(start_: Start, *, records: bool = False, insist: Iterable[str] = ()) -> World:
@@ -4814,7 +4833,7 @@ def launch_all(start_: Start, wanted: Sequence[Decision], world: World) -> list[
     pending: dict[str, Decision] = {}
     outcomes: dict[str, Outcome] = {}
     died: list[float] = []
-    began = time.monotonic()
+    last = time.monotonic()
     for at in range(0, len(wanted), int(size)):
         wave = wanted[at : at + int(size)]
         if len(died) >= STORM and died[-1] - died[-STORM] <= STORM_WINDOW:
@@ -4834,6 +4853,7 @@ def launch_all(start_: Start, wanted: Sequence[Decision], world: World) -> list[
         launched, complaint, warning = launch(paths, config, wave, jobs, socket)
         for line in filter(None, (complaint, warning)):
             tell(line, 4)
+        last = time.monotonic()
         pending.update({d.spec.name: d for d in launched})
         for d in wave:
             if d not in launched:
@@ -4852,7 +4872,7 @@ def launch_all(start_: Start, wanted: Sequence[Decision], world: World) -> list[
         outcomes.update(found)
     left = {n: d for n, d in pending.items() if n not in outcomes}
     if left:
-        outcomes.update(watch(paths, left, socket, began + config.verify))
+        outcomes.update(watch(paths, left, socket, last + config.verify))
     for name, d in left.items():
         why = f"not up after {config.verify:g} s"
         hint = f"{PROG} attach {name}"
@@ -4935,7 +4955,7 @@ def cmd_start(names: Sequence[str] = (), dry_run: bool = False) -> int:
         for d in decisions:
             print(format_outcome(Outcome(d, d.verdict in FINE, d.why or d.resume)))
         return OK if start_.sound and all(d.verdict in FINE for d in decisions) else TROUBLE
-    with_lock(start_.paths, lambda: tidy(start_, world))
+    tidy_up(start_, world)
     trouble = None
     launched: list[Outcome] = []
     if wanted:
@@ -4997,7 +5017,7 @@ def cmd_list(as_json: bool = False) -> int:
     start_ = begin()
     world = take_world(start_, records=True)
     decisions = plan(world)
-    with_lock(start_.paths, lambda: tidy(start_, world))
+    tidy_up(start_, world)
     rows = list_rows(world, decisions)
     ledger = ledger_folder(start_.paths)
     sweep_ledger(start_.paths, ledger, start_.config.keep_days)
@@ -5047,8 +5067,9 @@ def cmd_retire(name: str) -> int:
         raise Failure(f"no session {name!r}", hint=f"{PROG} list")
 
     def act() -> None:
-        retire(start_.paths, specs[name], "retired")
-        unregister(start_.paths, [name])
+        for each in filter(None, (name, specs[name].renamed)):
+            retire(start_.paths, specs.get(each, specs[name])._replace(name=each), "retired")
+            unregister(start_.paths, [each])
 
     with_lock(start_.paths, act)
     tell(f"{name}: retired; {PROG} start {name} brings it back in the same conversation")
@@ -6159,9 +6180,7 @@ def check_sessions(start_: Start, world: World) -> list[Check]:
     shown = f"{len(world.panes)} panes on {socket}" if world.panes else "it starts when needed"
     checks = [Check("tmux server", *((FAIL, world.blind, mend) if world.blind else (GOOD, shown)))]
     bad = [d for d in decisions if d.verdict not in FINE]
-    checks += [
-        Check(f"session {d.spec.name}", FAIL, f"{d.verdict}: {d.why}", d.hint) for d in bad
-    ]
+    checks += [Check(f"session {d.spec.name}", FAIL, f"{d.verdict}: {d.why}", d.hint) for d in bad]
     owners: dict[str, list[str]] = {}
     for spec in world.specs:
         facts = world.facts[spec.name]

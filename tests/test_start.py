@@ -403,3 +403,18 @@ def test_names_that_tmux_would_change_are_refused_by_line(ps, claude):
     assert done.returncode == 1
     assert all(f"manifest line {at}: " in done.stderr for at in range(1, len(names) + 1))
     assert set(sessions.panes()) == {"good"}
+
+
+def test_on_a_read_only_home_what_can_be_launched_is(ps, claude, home):
+    if os.getuid() != 0:
+        pytest.skip(f"{support.ABSENT}root, to remount the home")
+    declare(row("api"))
+    ps("start")
+    sessions.prompt("api", "hello")
+    support.run_tmux("kill-server")
+    assert support.wait_until(lambda: sessions.ended("api"))
+    argv = f"{support.sys.executable} -IS {support.SESSIONS} start"
+    script = f"mount --bind {home} {home} && mount -o remount,ro,bind {home} && {argv}"
+    done = subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True, text=True)
+    assert "Traceback" not in done.stderr and "not recorded" in done.stderr
+    assert "api" in sessions.panes()
