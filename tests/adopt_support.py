@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 import time
-from typing import Any, Mapping, NamedTuple, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 TESTS = os.path.dirname(os.path.abspath(__file__))
 HOOK = os.path.join(os.path.dirname(TESTS), "task_adopt.py")
@@ -140,8 +141,7 @@ class Box:
         done = subprocess.run(
             [*before, *(argv or program())],
             input=given.encode("utf-8", "surrogateescape"),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             env=self.env(**(env or {})),
             cwd=self.project,
             timeout=60,
@@ -154,8 +154,7 @@ class Box:
         done = subprocess.run(
             [*program(), *args],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             env=self.env(**env),
             cwd=self.project,
             timeout=60,

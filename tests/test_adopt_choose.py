@@ -27,9 +27,17 @@ def neighbour():
     process.wait()
 
 
-def start_time(pid):
+def fields(pid):
     with open(f"/proc/{pid}/stat") as f:
-        return f.read().rpartition(")")[2].split()[19]
+        return f.read().rpartition(")")[2].split()
+
+
+def start_time(pid):
+    return fields(pid)[19]
+
+
+def state(pid):
+    return fields(pid)[0]
 
 
 # ---- None, one or several -------------------------------------------------
@@ -56,7 +64,7 @@ def test_of_two_that_can_be_meant_both_are_named_and_none_adopted(box):
 
 def test_of_too_many_to_name_the_others_are_counted(box):
     names = [f"{n:08d}-0000-4000-8000-000000000000" for n in range(100)]
-    for at, name in enumerate(names):
+    for name in names:
         box.session(name, task(1, subject=f"{name} " * 9))
     context = box.hook().context
     named = sum(f"--from {name}" in context for name in names)
@@ -242,8 +250,7 @@ def test_a_zombie_holds_nothing(box):
     process = subprocess.Popen(["sleep", "1000"])
     born = start_time(process.pid)
     process.kill()
-    stat = f"/proc/{process.pid}/stat"
-    assert wait_until(lambda: open(stat).read().rpartition(")")[2].split()[0] == "Z")
+    assert wait_until(lambda: state(process.pid) == "Z")
     box.record(OLD, process.pid, procStart=born)
     assert "recovered" in box.hook().context
     process.wait()

@@ -223,7 +223,7 @@ THEIRS = """{
 def test_uninstall_gives_back_what_was_there(box):
     write_settings(box, THEIRS)
     box.command("install")
-    assert commands(box) == ["echo ü", HOOK] and list(settings(box))[0] == "model"
+    assert commands(box) == ["echo ü", HOOK] and next(iter(settings(box))) == "model"
     box.command("uninstall")
     with open(f"{box.claude}/settings.json", encoding="utf-8") as f:
         assert f.read() == THEIRS
@@ -301,7 +301,8 @@ def test_settings_that_are_not_understood_are_left_alone(box, text, verb):
 
 def test_a_full_disk_leaves_the_old_settings_and_no_litter(box):
     write_settings(box, THEIRS)
-    limit = "import resource as r,os,sys;r.setrlimit(r.RLIMIT_FSIZE,(99,99));os.execv(sys.argv[1],sys.argv[1:])"
+    limit = "import resource as r,os,sys;r.setrlimit(r.RLIMIT_FSIZE,(99,99));"
+    limit += "os.execv(sys.argv[1],sys.argv[1:])"
     argv = [sys.executable, "-c", limit, HOOK, "install"]
     done = subprocess.run(argv, env=box.env(), stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1 and "too large" in done.stderr and done.stderr.count("\n") == 1

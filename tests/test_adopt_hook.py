@@ -145,7 +145,7 @@ def test_a_flood_on_standard_input_is_given_up(box, start):
 def shell(box, text, **env):
     argv = ["sh", "-c", text, "sh", *program()]
     given = {"input": box.payload().encode(), "env": box.env(**env), "cwd": box.project}
-    return subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=30, **given)
+    return subprocess.run(argv, capture_output=True, timeout=30, **given)
 
 
 REDIRECTIONS = [

@@ -225,7 +225,9 @@ def test_where_no_rename_can_promise_not_to_replace_there_is_a_hint(box, code):
 
 def test_where_the_c_library_has_no_renameat2_the_system_call_is_used(box):
     code = "import ctypes,sys;sys.path.append(sys.argv.pop(1));import task_adopt as m;"
-    code += "C=ctypes.CDLL(None,use_errno=True);L=type('L',(),{'syscall':C.syscall,'syncfs':C.syncfs});"
+    code += (
+        "C=ctypes.CDLL(None,use_errno=True);L=type('L',(),{'syscall':C.syscall,'syncfs':C.syncfs});"
+    )
     code += "ctypes.CDLL=lambda *a,**k:L();"
     code += "sys.exit(m.main())"
     folder = os.path.dirname(program()[2])
