@@ -166,8 +166,11 @@ def test_uninstall_takes_away_what_was_written(install, home):
     before = set(tree(home))
     install()
     install("--uninstall")
-    left = set(tree(home)) - before
-    assert not {n for n in left if not n.startswith(".local/state/")} - {".bashrc"}
+    left = {n for n in set(tree(home)) - before if not n.startswith(".local/state/")}
+    assert left <= {".bashrc", ".claude/settings.json"}  # files that are not ours alone
+    for name in left:
+        text = (home / name).read_text()
+        assert "persistent-sessions" not in text and "task-adopt" not in text
 
 
 def test_uninstall_keeps_state_settings_and_own_drop_ins(install, home):
