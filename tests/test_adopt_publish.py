@@ -81,9 +81,7 @@ def test_an_own_list_is_never_replaced_or_filled(box, own):
     assert snapshot(box.tasks) == before and box.lists() == {OLD, NEW}
 
 
-@pytest.mark.parametrize(
-    "make", [os.mkdir, lambda p: os.symlink("nowhere", p), lambda p: open(p, "w")]
-)
+@pytest.mark.parametrize("make", [os.mkdir, lambda p: os.symlink("nowhere", p), os.mknod])
 def test_whatever_has_the_name_of_the_list_stays(box, make):
     box.session(OLD)
     path = f"{box.tasks}/{NEW}"
@@ -225,10 +223,8 @@ def test_where_no_rename_can_promise_not_to_replace_there_is_a_hint(box, code):
 
 def test_where_the_c_library_has_no_renameat2_the_system_call_is_used(box):
     code = "import ctypes,sys;sys.path.append(sys.argv.pop(1));import task_adopt as m;"
-    code += (
-        "C=ctypes.CDLL(None,use_errno=True);L=type('L',(),{'syscall':C.syscall,'syncfs':C.syncfs});"
-    )
-    code += "ctypes.CDLL=lambda *a,**k:L();"
+    code += "C=ctypes.CDLL(None,use_errno=True);N={'syscall':C.syscall,'syncfs':C.syncfs};"
+    code += "ctypes.CDLL=lambda *a,**k:type('L',(),N)();"
     code += "sys.exit(m.main())"
     folder = os.path.dirname(program()[2])
     box.session(OLD)

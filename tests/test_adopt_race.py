@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -53,15 +54,15 @@ def test_twenty_hooks_for_twenty_sessions_each_get_a_complete_list(box):
     assert box.lists() == {OLD, *sessions}
 
 
+WON = task(9, subject="the winner")
+
+
 @pytest.mark.parametrize("made", ["empty", "filled"])
 def test_a_list_that_appears_in_the_last_moment_wins(box, made):
     source = files(box.session(OLD))
-    code = "import os,sys;sys.path.append(sys.argv.pop(1));import task_adopt as m;r=m.rename_noreplace;"
-    fill = (
-        f"open({box.tasks + '/' + NEW + '/9.json'!r},'w').write({WON!r})"
-        if made == "filled"
-        else "0"
-    )
+    fill = f"open(b+'/9.json','w').write({json.dumps(WON)!r})" if made == "filled" else "0"
+    code = "import os,sys;sys.path.append(sys.argv.pop(1));import task_adopt as m;"
+    code += "r=m.rename_noreplace;"
     code += f"m.rename_noreplace=lambda a,b:(os.mkdir(b),{fill},r(a,b));sys.exit(m.main())"
     argv = [*program()[:2], "-c", code, os.path.dirname(program()[2])]
     said = box.hook(argv=argv)
@@ -70,8 +71,6 @@ def test_a_list_that_appears_in_the_last_moment_wins(box, made):
     assert files(f"{box.tasks}/{OLD}") == source and box.lists() == {OLD, NEW}
 
 
-WON = '{"id":"9","subject":"the winner","description":"","status":"pending","blocks":[],"blockedBy":[]}'
-
 # ---- Killed ---------------------------------------------------------------
 
 
@@ -79,10 +78,8 @@ def traced(box, *options, session=NEW):
     """Run the hook under strace; return its status and the trace."""
     trace = f"{box.home}/trace"
     argv = [STRACE, "-qq", "-f", "-o", trace, *options, *program()]
-    done = subprocess.run(
-        argv, input=box.payload(session).encode(), env=box.env(), cwd=box.project, timeout=60,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+    given = {"input": box.payload(session).encode(), "env": box.env(), "cwd": box.project}
+    done = subprocess.run(argv, capture_output=True, timeout=60, **given)
     with open(trace) as f:
         return done.returncode, f.read()
 

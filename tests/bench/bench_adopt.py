@@ -72,7 +72,7 @@ def timed(argv: list[str], box: Box, session: str) -> float:
 
 
 def measure(world: World, runs: int) -> dict[str, float]:
-    """Return each variant's median in ms, run in turn; an adoption needs a new session each time."""
+    """Return each variant's median in ms, run in turn; each adoption is for a new session."""
     variants = {
         "U": ([PYTHON, "-IS", "-c", "pass"], world.few),
         "nothing to do": (world.door, world.few),
