@@ -4610,8 +4610,8 @@ def conclude_hosted(
     note_launch(ledger, entry._replace(ended=time.time(), status=end.status), sync=True)
     poll = select.poll()
     poll.register(conn.fileno(), select.POLLIN)
-    poll.poll(LOST_GRACE * 1000)  # until the caller has read the receipt, or is gone
-    remove_tree(handoff)
+    if poll.poll(0):  # the caller has read the receipt, or is gone; else it removes this
+        remove_tree(handoff)
     if end.group and terminal_gone(own_terminal()):
         end_group(end.group)
     for number in (signal.SIGHUP, signal.SIGTERM):
