@@ -153,6 +153,10 @@ class Net:
             why = self.process.stderr.read().decode(errors="replace").strip()
             raise Unavailable(f"{ABSENT}a network namespace of our own ({why})")
 
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
     def inside(self, *argv: str) -> list[str]:
         """Return a command that runs `argv` in the namespace, as a child and with the same pid."""
         return ["nsenter", "-t", str(self.process.pid), "-n", *map(str, argv)]
@@ -168,6 +172,18 @@ class Net:
         self.process.wait()
         if self.process.stderr:
             self.process.stderr.close()
+
+
+class NoNet:
+    """In the place of a `Net` for the stand-in claude, which talks to nobody."""
+
+    pid = 0
+
+    def inside(self, *argv: str) -> list[str]:
+        return [*map(str, argv)]
+
+    def requests(self) -> list[dict[str, Any]]:
+        return []
 
 
 @contextlib.contextmanager

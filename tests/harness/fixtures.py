@@ -9,15 +9,18 @@ import shlex
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any, Callable, Iterator
+from typing import Any, Iterator
 
 import pytest
-from support import ABSENT, alive, end_processes, pids_marked, wait_until
+from support import ABSENT, TESTS, alive, end_processes, pids_marked, wait_until
 
 from harness import claude
 
 # Claude starts in about a second on an idle machine; a busy one gets its time.
-PATIENCE = 60.0
+PATIENCE = float(os.environ.get("PS_TEST_PATIENCE", "60"))
+
+# "", "dead" while the status is not known, then "dead STATUS" or "dead signal-N"
+DEAD = "#{?pane_dead,dead #{?pane_dead_signal,signal-#{pane_dead_signal},#{pane_dead_status}},}"
 
 READY = ("shift+tab to cycle", "? for shortcuts")
 
@@ -25,7 +28,7 @@ READY = ("shift+tab to cycle", "? for shortcuts")
 class Real:
     """The real claude with a home, a project folder and a tmux server of its own."""
 
-    def __init__(self, home: str, net: claude.Net, binary: str) -> None:
+    def __init__(self, home: str, net: claude.Net | claude.NoNet, binary: str) -> None:
         self.home, self.net, self.binary = home, net, binary
         self.project = os.path.join(home, "proj")
         self.log = os.path.join(home, "events.jsonl")
@@ -78,21 +81,31 @@ class Real:
         size: tuple[int, int] = (200, 50),
         cwd: str = "",
         without: tuple[str, ...] = (),
+        added: tuple[str, ...] = (),
         settings: str | None = None,
     ) -> None:
         """Start claude as the process of a new pane; a dead pane stays, with its status."""
         chosen = self.settings() if settings is None else settings
         argv = [self.binary, *(["--settings", chosen] if chosen else []), *args]
         dropped = [word for key in without for word in ("-u", key)]
-        command = "exec " + shlex.join(["env", *dropped, *argv])
+        command = "exec " + shlex.join(["env", *dropped, *added, *argv])
         where = ["-x", str(size[0]), "-y", str(size[1]), "-c", cwd or self.project]
         server = [";", "set-option", "-w", "-t", f"={name}:", "remain-on-exit", "on"]
         self.tmux("new-session", "-d", "-s", name, *where, command, *server)
 
-    def screen(self, name: str, *, history: bool = False) -> str:
-        """Return what a pane shows; with `history` also what has scrolled off its top."""
-        where = ["-S", "-"] if history else []
-        return self.run("tmux", "-u", "capture-pane", "-p", *where, "-t", f"={name}:").stdout
+    def screen(self, name: str) -> str:
+        """Return what a pane shows; of a dead one also what has scrolled off its top.
+
+        tmux makes room for its "Pane is dead", and claude's last words may be one line.
+        """
+        pane = f"={name}:"
+        dead, _, status = self.tmux("display-message", "-p", "-t", pane, DEAD).strip().partition(" ")
+        if dead and not status:
+            # tmux 3.3a is deaf to SIGCHLD while its utempter helper runs for the closed
+            # terminal: the next child that ends makes it reap this one too.
+            self.tmux("run-shell", "true")
+        history = ["-S", "-"] if dead else []
+        return self.run("tmux", "-u", "capture-pane", "-p", *history, "-t", pane).stdout
 
     def keys(self, name: str, *keys: str) -> None:
         self.tmux("send-keys", "-t", f"={name}:", *keys)
@@ -119,6 +132,21 @@ class Real:
         assert found, f"{key} did not bring {wanted!r} on the screen:\n{self.screen(name)}"
         return found
 
+    def choose(self, name: str, option: str) -> None:
+        """Answer a dialog with an option; claude may draw it anew meanwhile, mark and all."""
+
+        def gone() -> bool:
+            shown = self.screen(name)
+            if option not in shown or "Pane is dead" in shown:
+                return True
+            if "❯ " + option not in shown:
+                self.keys(name, "Down")
+            elif not wait_until(lambda: self.screen(name) != shown, 1):  # it stays there
+                self.keys(name, "Enter")
+            return wait_until(lambda: self.screen(name) != shown, 3) and False
+
+        assert wait_until(gone, PATIENCE), f"{option!r} was not taken:\n{self.screen(name)}"
+
     def ready(self, name: str) -> str:
         """Wait for the prompt of a pane; return the screen."""
         return self.see(name, *READY)
@@ -143,22 +171,30 @@ class Real:
         self.see(name, said.partition("\n")[0][:40])
         return self.asked(text)[before]
 
+    def say(self, name: str, text: str) -> str:
+        """Type a prompt and wait until the transcript holds the answer; return its path."""
+        session = self.record(name)["sessionId"]
+        self.type(name, text)
+
+        def answered() -> bool:
+            kinds = [r["type"] for r in self.transcript(session) if not r.get("isSidechain")]
+            return text in self.prompts(session) and kinds.count("assistant") >= len(
+                self.prompts(session)
+            )
+
+        assert wait_until(answered, PATIENCE), f"no answer to {text!r}:\n{self.screen(name)}"
+        return claude.transcript(self.home, session)
+
     def asked(self, text: str) -> list[dict[str, Any]]:
         """Return the requests whose last typed prompt is `text`."""
         return [r for r in self.net.requests() if r.get("prompt") == text]
 
     def end_status(self, name: str) -> str:
         """Wait for the pane's process to end; return its status, or "signal-N"."""
-        how = "#{?pane_dead_signal,signal-#{pane_dead_signal},#{pane_dead_status}}"
-        form = "#{pane_dead} " + how
 
         def dead() -> str:
-            words = self.tmux("display-message", "-p", "-t", f"={name}:", form).split()
-            if words == ["1"]:
-                # tmux 3.3a is deaf to SIGCHLD while its utempter helper runs for the closed
-                # terminal: the next child that ends makes it reap this one too.
-                self.tmux("run-shell", "true")
-            return words[1] if words[0] == "1" and len(words) == 2 else ""
+            self.screen(name)  # makes tmux notice
+            return self.tmux("display-message", "-p", "-t", f"={name}:", DEAD).strip()[5:]
 
         status = wait_until(dead, PATIENCE)
         assert status, f"{name} did not end:\n{self.screen(name)}"
@@ -200,7 +236,7 @@ class Real:
     def end(self) -> None:
         """End the tmux server and whatever else of claude lives on: its background service does."""
         self.run("tmux", "kill-server")
-        pids = pids_marked("HOME", self.home) - {self.net.process.pid}
+        pids = pids_marked("HOME", self.home) - {self.net.pid}
         end_processes(pids, 0.2)
         for folder in claude.service_folders(self.home):
             shutil.rmtree(folder, ignore_errors=True)
@@ -231,6 +267,14 @@ def real_claude(private: Path, claude_binary: str) -> Iterator[Real]:
         pytest.skip(str(why))
 
 
-@pytest.fixture
-def see(real_claude: Real) -> Callable[..., str]:
-    return real_claude.see
+@pytest.fixture(
+    params=[pytest.param("real", marks=pytest.mark.claude_real), pytest.param("stand-in")]
+)
+def agent(request: pytest.FixtureRequest, private: Path) -> Iterator[Real]:
+    """Give the test the real claude, then the stand-in: what is true of one is true of both."""
+    if request.param == "real":
+        yield request.getfixturevalue("real_claude")
+        return
+    stand_in = Real(str(private / "home"), claude.NoNet(), os.path.join(TESTS, "fakes", "claude"))
+    yield stand_in
+    stand_in.end()
