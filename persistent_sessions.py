@@ -2503,7 +2503,9 @@ def read_facts(
         run_ = parse_supervisor(read("run"))
         lives = run_ is not None and supervisor_lives(run_, boot)
         if lives and brief:
-            return Facts(run=run_, run_live=True, retired=f"{name}.retired" in listing)
+            health = parse_health(read("health"))
+            retired = f"{name}.retired" in listing
+            return Facts(run=run_, run_live=True, health=health, retired=retired)
         ids = parse_ids(read("id"))
         code = 0
         try:
@@ -3234,6 +3236,8 @@ def launch(
                 continue
             job = f"{folder}/{d.spec.name}.{os.getpid()}.job"
             write_job(job, jobs[d.spec.name])
+            if d.resume and d.resume not in facts.ids:
+                record_id(paths, d.spec.name, d.resume)  # the claim hides the record it came from
             claim(paths, d, socket)
             lines.append(pane_lines(d.spec, d.resume, job, panes or ()))
             launched.append(d)
@@ -3315,6 +3319,17 @@ def judge(
     return None
 
 
+def show_progress(pending: Mapping[str, Decision], outcomes: Mapping[str, Outcome]) -> None:
+    """Redraw one line a session on the person's terminal; the next redraw or report covers it."""
+    lines = []
+    for name in list(pending)[-20:]:
+        o = outcomes.get(name)
+        state = "launched" if o is None else "ready" if o.ok else f"{o.decision.verdict}: {o.why}"
+        lines.append(f"\x1b[K  {name}: {state[:60]}\n")
+    sys.stderr.write("".join(lines) + f"\x1b[{len(lines)}A\r")
+    sys.stderr.flush()
+
+
 def watch(
     paths: Paths, pending: Mapping[str, Decision], socket: str, until: float
 ) -> dict[str, Outcome]:
@@ -3323,7 +3338,7 @@ def watch(
     The kernel wakes us when a supervisor ends; hooks and screens must be looked at.
     """
     outcomes: dict[str, Outcome] = {}
-    pause = 0.03
+    began, pause = time.monotonic(), 0.03
     while True:
         left = {n: d for n, d in pending.items() if n not in outcomes}
         panes, _ = read_panes((socket,))
@@ -3338,7 +3353,11 @@ def watch(
                     outcome = Outcome(d, False, "tmux did not keep its session")
             if outcome is not None:
                 outcomes[name] = outcome
+        if os.isatty(2) and began + 1 < time.monotonic():
+            show_progress(pending, outcomes)
         if len(outcomes) == len(pending) or time.monotonic() >= until:
+            if os.isatty(2):
+                sys.stderr.write("\x1b[J")
             return outcomes
         poll = select.poll()
         fds = []
@@ -4822,6 +4841,17 @@ def revive(start_: Start, names: Sequence[str]) -> Start:
     return start_._replace(specs=physical(specs.values()))
 
 
+def prepare(paths: Paths, config: Config, decision: Decision, binary: str) -> Job:
+    """Answer the trust question for a session and return its job.  Raises Failure."""
+    spec = decision.spec
+    if config.trust_open or spec.declared:
+        try:
+            trust_folder(paths, spec.directory)
+        except Failure as e:
+            tell(f"{spec.name}: not trusted beforehand: {e}", 4)
+    return session_job(paths, config, spec, decision.resume, binary)
+
+
 def launch_all(start_: Start, wanted: Sequence[Decision], world: World) -> list[Outcome]:
     """Launch sessions in waves and see each come up, be held by a prompt, or die."""
     paths, config = start_.paths, start_.config
@@ -4829,13 +4859,13 @@ def launch_all(start_: Start, wanted: Sequence[Decision], world: World) -> list[
     for line in filter(None, (news, wait_for_route(config.network_wait))):
         tell(line, 4)
     socket = read_sockets(config, world.facts)[0]
-    size = config.parallel or 2 * (os.cpu_count() or 1)
+    size = max(1, int(config.parallel) or 2 * (os.cpu_count() or 1))
     pending: dict[str, Decision] = {}
     outcomes: dict[str, Outcome] = {}
     died: list[float] = []
     last = time.monotonic()
-    for at in range(0, len(wanted), int(size)):
-        wave = wanted[at : at + int(size)]
+    for at in range(0, len(wanted), size):
+        wave = wanted[at : at + size]
         if len(died) >= STORM and died[-1] - died[-STORM] <= STORM_WINDOW:
             why = f"{STORM} sessions ended at once; the cause is shared, launching stopped"
             outcomes.update(
@@ -4845,11 +4875,10 @@ def launch_all(start_: Start, wanted: Sequence[Decision], world: World) -> list[
         jobs = {}
         for d in wave:
             try:
-                if config.trust_open or d.spec.declared:
-                    trust_folder(paths, d.spec.directory)
+                jobs[d.spec.name] = prepare(paths, config, d, binary)
             except Failure as e:
-                tell(f"{d.spec.name}: not trusted beforehand: {e}", 4)
-            jobs[d.spec.name] = session_job(paths, config, d.spec, d.resume, binary)
+                outcomes[d.spec.name] = Outcome(d._replace(verdict=UNKNOWN), False, str(e))
+        wave = [d for d in wave if d.spec.name in jobs]
         launched, complaint, warning = launch(paths, config, wave, jobs, socket)
         for line in filter(None, (complaint, warning)):
             tell(line, 4)
@@ -5472,7 +5501,7 @@ if [ -n "${{BASH_VERSION-}}" ]; then
       "${{COMP_WORDS[@]:1:COMP_CWORD-1}}" 2>/dev/null)" -- "${{COMP_WORDS[COMP_CWORD]}}"))
   }}
   complete -F _persistent_sessions {PROG}
-elif [ -n "${{ZSH_VERSION-}}" ]; then
+elif [ -n "${{ZSH_VERSION-}}" ]; then # before or after compinit
   function _persistent_sessions {{
     local line at
     read -cA line
@@ -6266,13 +6295,10 @@ def read_status(paths: Paths) -> dict[str, list[str]]:
     return states
 
 
-def cmd_status() -> int:
+def cmd_status_line() -> int:
     """Print one line about all sessions, quickly enough for a status bar."""
     paths = Paths.from_env(os.environ)
-    if not os.path.isdir(paths.state):
-        print("no sessions")
-        return OK
-    states = read_status(paths)
+    states = read_status(paths) if os.path.isdir(paths.state) else {}
     _, _, broken = load_config(paths)
     print(format_status(states) + (", config.json is broken" if broken else ""))
     return TROUBLE if broken or any(states[s] for s in states if s != "live") else OK
@@ -6344,7 +6370,7 @@ def find_agent(panes: Iterable[Pane], records: Iterable[Record]) -> tuple[int, R
     return next((pid for pid in sorted(pids) if is_agent(pid)), 0), None
 
 
-def cmd_adopt(name: str) -> int:
+def cmd_adopt_session(name: str) -> int:
     """Take a claude that runs in a tmux session into the restore set, without touching it."""
     start_ = begin(quiet=True)
     paths = start_.paths
@@ -6486,7 +6512,7 @@ COMMANDS: Sequence[tuple[str, str, Callable[..., int], Sequence[tuple[str, dict[
         ),
     ),
     ("list", "show the sessions and their state", lambda a: cmd_list(a.json), (JSON, USER)),
-    ("status", "say in one line whether all is well", lambda a: cmd_status(), ()),
+    ("status", "say in one line whether all is well", lambda a: cmd_status_line(), ()),
     ("doctor", "check what sessions need, with the command that mends it",
      lambda a: cmd_doctor(a.json), (JSON, USER)),
     ("attach", "show a session on this terminal", lambda a: cmd_attach(a.name), (MAYBE,)),
@@ -6499,7 +6525,7 @@ COMMANDS: Sequence[tuple[str, str, Callable[..., int], Sequence[tuple[str, dict[
     ("rename", "rename a session and all that is filed under it",
      lambda a: cmd_rename(a.name, a.new), (TARGET, ("new", {}))),
     ("adopt", "take a claude in a tmux session into the restore set, in place",
-     lambda a: cmd_adopt(a.name), (("name", {"help": "a tmux session"}),)),
+     lambda a: cmd_adopt_session(a.name), (("name", {"help": "a tmux session"}),)),
     ("manifest", "print the manifest as the unit reads it", lambda a: cmd_manifest(), ()),
     (
         "host",
@@ -6560,7 +6586,7 @@ def dispatch(argv: Sequence[str]) -> int:
     if verb == "host" and rest[:1] not in (["-h"], ["--help"]):
         return cmd_host(rest)
     if list(argv) == ["status"]:
-        return cmd_status()
+        return cmd_status_line()
     if verb == "_complete":
         return cmd_complete(rest, [name for name, *_ in COMMANDS])
     close_strays()

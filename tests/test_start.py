@@ -418,3 +418,28 @@ def test_on_a_read_only_home_what_can_be_launched_is(ps, claude, home):
     done = subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True, text=True)
     assert "Traceback" not in done.stderr and "not recorded" in done.stderr
     assert "api" in sessions.panes()
+
+
+def test_a_launch_that_takes_long_shows_its_progress_on_a_terminal(claude, terminal):
+    sessions.knob(delay=1.5)
+    declare(row("api"))
+    screen = terminal(support.sys.executable, "-IS", support.SESSIONS, "start", size=(30, 100))
+    screen.expect("api: launched")
+    assert screen.wait(30) == 0 and "api: LAUNCH" in screen.text()
+
+
+def test_settings_of_one_session_that_do_not_parse_stop_only_that_one(ps, claude, home):
+    declare(row("api"), row("web"))
+    (home / ".config" / sessions.NAME / "settings.api.json").write_text("{")
+    done = ps("start")
+    assert done.returncode == 1 and "settings.api.json" in done.stderr
+    assert set(sessions.panes()) == {"web"}
+
+
+def test_an_id_known_from_a_record_alone_is_filed_before_its_launch(ps, claude, home):
+    declare(row("api"))
+    sessions.transcript(new_id(3))
+    fields = {"tmux": "api:@0.%0", "cwd": str(home / "api"), "procStart": "1"}
+    sessions.record(os.getpid(), new_id(3), **fields)
+    claude.write_text("#!/bin/sh\nexit 1\n")
+    assert ps("start").returncode == 1 and head_id("api") == new_id(3)
