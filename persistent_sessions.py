@@ -5469,9 +5469,11 @@ def cmd_trust(name: str) -> int:
         pane = next(p for p in world.panes if p.pane_id == decision.pane)
         for label in give_consent(Tmux(pane.socket), pane.pane_id, time.monotonic() + 30):
             tell(f"{name}: answered {label}")
-    after = next(d for d in plan(take_world(start_)) if d.spec.name == name)
+    world = take_world(start_)
+    after = next(d for d in plan(world) if d.spec.name == name)
     if after.verdict == BLOCKED:
         raise Failure(f"{name}: still held: {after.why}", hint=f"{PROG} attach {name}")
+    note_verdicts(start_, world, [Outcome(after, True, after.why)])
     rerun_unit()
     return OK
 

@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import persistent_sessions as program
 from support import SESSIONS, Terminal
+
+import persistent_sessions as program
 
 
 class Pane:

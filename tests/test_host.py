@@ -13,10 +13,11 @@ import sys
 import time
 from pathlib import Path
 
-import persistent_sessions as program
 import pytest
 from sessions import NAME, configure, state
 from support import SESSIONS, wait_until
+
+import persistent_sessions as program
 
 TRACE = {"PS_TRACE": "1"}
 
@@ -131,8 +132,9 @@ def test_a_ledger_that_others_can_write_to_is_not_used(ps, private):
 
 
 def test_a_folder_that_was_removed_does_not_stop_a_launch(ps, home):
-    script = f'mkdir gone; cd gone; rmdir ../gone; exec {sys.executable} -IS {SESSIONS} host -- echo out'
-    done = subprocess.run(["sh", "-c", script], cwd=home, capture_output=True, text=True)
+    script = 'mkdir gone; cd gone; rmdir ../gone; exec "$@"'
+    argv = ["sh", "-c", script, "sh", sys.executable, "-IS", SESSIONS, "host", "--", "echo", "out"]
+    done = subprocess.run(argv, cwd=home, capture_output=True, text=True)
     assert done.stdout == "out\n"
 
 
@@ -155,7 +157,9 @@ def test_a_command_executed_directly_dies_of_a_closed_pipe_as_usual(ps):
     assert done.stdout == "y\n" and done.stderr == ""
 
 
-@pytest.mark.parametrize("argv, status", [(["/no/such"], 127), (["nosuch"], 127), (["/etc/passwd"], 126)])
+@pytest.mark.parametrize("argv, status", [
+    (["/no/such"], 127), (["nosuch"], 127), (["/etc/passwd"], 126),
+])  # fmt: skip
 def test_a_command_that_cannot_be_executed_has_the_usual_status(ps, argv, status):
     done = ps("host", "--", *argv)
     assert done.returncode == status and len(done.stderr.splitlines()) == 1
@@ -236,7 +240,8 @@ def test_a_launch_of_an_earlier_boot_without_an_end_is_lost(ps):
 
 
 def test_a_record_survives_what_a_name_or_argument_may_hold():
-    entry = program.Launch("a", "n", ("", "\udcff", 'q"\\', "\n\0ü"), "/d", 1.5, status=7, mux="tmux")
+    words = ("", "\udcff", 'q"\\', "\n\0ü")
+    entry = program.Launch("a", "n", words, "/d", 1.5, status=7, mux="tmux")
     assert program.parse_launch(program.format_launch(entry)) == entry
     assert json.loads(program.format_launch(entry))["argv"][1] == "\udcff"
 
@@ -306,7 +311,9 @@ def test_a_server_adds_no_key_but_the_one_that_detaches():
     assert text.endswith("-x 80 -y 24 cmd arg ; bind-key -T root C-] detach-client")
 
 
-@pytest.mark.parametrize("word, name", [("claude", "claude"), ("a.b:c", "a_b_c"), ("-x", "_-x"), ("", "_")])
+@pytest.mark.parametrize("word, name", [
+    ("claude", "claude"), ("a.b:c", "a_b_c"), ("-x", "_-x"), ("", "_"),
+])  # fmt: skip
 def test_a_launchs_session_has_a_name_that_tmux_keeps(word, name):
     assert program.choose_hosted_name(word) == name and not program.classify_name(name)
 

@@ -9,10 +9,11 @@ import subprocess
 import sys
 import time
 
-import persistent_sessions as program
 import pytest
 from hosted import Pane
 from support import alive, wait_until
+
+import persistent_sessions as program
 
 pytestmark = pytest.mark.limit(20)
 
