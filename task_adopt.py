@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import sys
 import time
@@ -30,7 +31,7 @@ PROG, VERSION, TOOLS = "task-adopt", "1.0", "CLAUDE_CODE_ENABLE_TODO_TOOLS"
 STATUSES = ("in_progress", "pending", "completed")  # in the order they are shown
 YES, DOUBT, NO = "candidate", "unsure", "no"  # verdicts on an earlier session
 STAGING, HIGH = ".task-adopt-", ".highwatermark"
-FILE_MAX, SPAN, BACK = 1 << 20, 1 << 16, 1 << 23  # bytes: of a task; read at ends of transcripts
+FILE_MAX, SPAN, BACK = 1 << 20, 1 << 18, 1 << 23  # bytes: of a task; read at ends of transcripts
 CONTEXT_MAX, SHOWN_MAX = 4096, 40  # bytes of what the model is told, tasks in it
 AT_FDCWD, RENAME_NOREPLACE = -100, 1  # <fcntl.h>, <linux/fs.h>
 RENAMEAT2 = {"x86_64": 316, "aarch64": 276, "riscv64": 276, "armv7l": 382, "i686": 353}
@@ -55,7 +56,7 @@ def is_component(text: str) -> bool:
 
 def parse_digits(raw: bytes) -> int:
     """Return a plain decimal number of at most 18 digits, 0 for anything else."""
-    return int(raw) if raw.isdigit() and not raw.startswith(b"0") and len(raw) <= 18 else 0
+    return int(raw) if raw.isdigit() and len(raw) <= 18 else 0
 
 
 def parse_dict(raw: bytes) -> dict[str, object]:
@@ -68,13 +69,16 @@ def parse_dict(raw: bytes) -> dict[str, object]:
 
 def parse_task(name: str, raw: bytes, changed: int) -> Task | None:
     """Return the task in file `name`, None where Claude itself would not show it."""
-    task, number = parse_dict(raw), parse_digits(name[:-5].encode())
-    subject, description, status = (dig(task, str, k) for k in ("subject", "description", "status"))
-    kinds = {"subject": str, "description": str, "blocks": list, "blockedBy": list}
-    whole = number and all(isinstance(task.get(key), kind) for key, kind in kinds.items())
+    task = {"owner": "", "activeForm": "", "metadata": {}, **parse_dict(raw)}
+    keys = ("subject", "description", "owner", "activeForm", "metadata", "blocks", "blockedBy")
+    whole = all(map(isinstance, map(task.get, keys), (*[str] * 4, dict, list, list)))
+    number, status = parse_digits(name[:-5].encode()), task.get("status")
     named = (name, task.get("id")) == (f"{number}.json", str(number)) and status in STATUSES
+    ids = (i for key in ("blocks", "blockedBy") for i in dig(task, list, key))
+    if not (number and named and whole and all(isinstance(i, str) for i in ids)):
+        return None
     is_open = status != "completed" and not dig(task, dict, "metadata").get("_internal")
-    return Task(number, subject, description, status, is_open, changed) if named and whole else None
+    return Task(number, task["subject"], task["description"], status, is_open, changed)
 
 
 def parse_recent(record: object) -> Iterator[tuple[str, str]]:
@@ -166,11 +170,11 @@ def read_bytes(path: str, part: int = 0) -> tuple[bytes, int]:
         return b"", 0
 
 
-def read_transcript(path: str, *parts: int) -> Iterator[dict[str, object]]:
+def read_transcript(path: str, *parts: int, having: bytes = b"") -> Iterator[dict[str, object]]:
     """Yield the whole records in parts of a transcript, whatever a power cut did to others."""
     for part in parts:
         block = read_bytes(path, part)[0].replace(b"\0", b"").replace(b"}{", b"}\n{")
-        yield from filter(None, map(parse_dict, block.split(b"\n")))
+        yield from filter(None, map(parse_dict, (x for x in block.split(b"\n") if having in x)))
 
 
 def read_tasks(folder: str) -> list[Task]:
@@ -184,11 +188,10 @@ def read_where(session: str) -> tuple[str, str, bool]:
     root = os.environ.get("CCR_TASKS_ROOT") or os.path.join(claude_home(os.environ), "tasks")
     named = os.environ.get("CLAUDE_CODE_TASK_LIST_ID", "")
     if named:
-        return root, "".join(c if c.isalnum() or c in "-_" else "-" for c in named), True
+        return root, re.sub(r"[^\w-]", "-", named, flags=re.ASCII), True
     team = os.environ.get("CLAUDE_CODE_EXPERIMENTAL_AGENT_TEAMS", "") in ("1", "true", "yes")
-    if team and os.environ.get("CLAUDE_CODE_ENTRYPOINT") != "sdk-cli":
-        return root, f"session-{session[:8]}", True
-    return root, session, False
+    team = team and os.environ.get("CLAUDE_CODE_ENTRYPOINT") != "sdk-cli"
+    return root, f"session-{session[:8]}" if team else session, team
 
 
 def read_life(pid: int) -> str:
@@ -241,40 +244,40 @@ def read_origin(path: str) -> tuple[str, bool]:
 
 def read_heir(old: Sibling, newer: Iterable[Sibling], folder: str) -> str:
     """Return the newer conversation that holds the tasks of `old`, finished them or was told."""
-    subjects = {(t.number, t.subject) for t in old.tasks}
+    subjects, mark = {(t.number, t.subject) for t in old.tasks}, f" from {old.name}:"
     for new in newer:
         wiped = not new.tasks and new.high >= old.tasks[-1].number
         if wiped or subjects <= {(t.number, t.subject) for t in new.tasks}:
             return str(new.name)
-        for record in read_transcript(f"{folder}/{new.name}.jsonl", SPAN):
+        for record in read_transcript(f"{folder}/{new.name}.jsonl", SPAN, having=mark.encode()):
             told = dig(record, dict, "attachment")
-            if told.get("hookEvent") == "SessionStart" and f" from {old.name}:" in str(told):
+            if told.get("hookEvent") == "SessionStart" and mark in str(told):
                 return str(new.name)
     return ""
 
 
 def read_siblings(session: str, folder: str, cwd: str, root: str) -> list[Sibling]:
     """Return the other conversations in `folder` that have a list, judged, newest first."""
-    siblings, files = [], os.listdir(folder) if os.path.isdir(folder) else []
+    found, files = [], os.listdir(folder) if os.path.isdir(folder) else []
     stems = {n[:-6] for n in files if n.endswith(".jsonl") and not n.endswith(".live.jsonl")}
     for name in stems.intersection(os.listdir(root)) - {session}:
         path, plain = f"{root}/{name}", is_component(name) and not name.startswith("agent-")
         try:
-            now = os.lstat(f"{folder}/{name}.jsonl")
-            if plain and stat.S_ISREG(now.st_mode) and not os.path.islink(path):
+            st = os.lstat(f"{folder}/{name}.jsonl")
+            if plain and stat.S_ISREG(st.st_mode) and not os.path.islink(path):
                 high = parse_digits(read_bytes(f"{path}/{HIGH}")[0].strip())
-                tasks = read_tasks(path)
-                siblings.append(Sibling(name, now.st_mtime_ns, tasks, high, NO, "no open task"))
+                known = name, st.st_mtime_ns, read_tasks(path), high
+                found.append(Sibling(*known, NO, "no open task"))
         except OSError:
             continue
-    siblings.sort(key=lambda s: -s.changed)
-    taken, doubt = read_owners(session) if siblings else ({}, "")
-    before = read_bytes(f"{folder}/{session}.jsonl", SPAN)[1] or time.time_ns()
-    for at, old in enumerate(siblings):
+    found.sort(key=lambda s: -s.changed)
+    taken, doubt = read_owners(session) if found else ({}, "")
+    before = read_bytes(f"{folder}/{session}.jsonl", 1)[1] or time.time_ns()
+    for at, old in enumerate(found):
         if not any(t.open for t in old.tasks):
             continue
         place, sub_agent = read_origin(f"{folder}/{old.name}.jsonl")
-        newer = [s for s in reversed(siblings[:at]) if s.changed > old.changed]
+        newer = [s for s in reversed(found[:at]) if s.changed > old.changed]
         successor = read_heir(old, newer, folder)
         verdicts = (  # the first that applies
             (old.name in taken, NO, taken.get(old.name)),
@@ -287,8 +290,8 @@ def read_siblings(session: str, folder: str, cwd: str, root: str) -> list[Siblin
             (True, YES, ""),
         )
         _, verdict, why = next(v for v in verdicts if v[0])
-        siblings[at] = old._replace(verdict=verdict, why=why)
-    return siblings
+        found[at] = old._replace(verdict=verdict, why=why)
+    return found
 
 
 def read_recent(path: str) -> str:
@@ -299,7 +302,7 @@ def read_recent(path: str) -> str:
             for heading, text in parse_recent(parse_dict(line)):
                 found[heading].append(f"- {format_line(text, 700 // RECENT[heading])}")
     parts = [format_list(key, lines[: RECENT[key]], 0, 780) for key, lines in found.items()]
-    parts.append(f"All of it: {format_line(path, 500)}" if any(parts) else "")
+    parts.append(f"The whole conversation: {format_line(path, 500)}" if any(parts) else "")
     return "\n".join(filter(None, parts))
 
 
@@ -349,10 +352,9 @@ def publish(root: str, source: str, name: str) -> bool:
 
 def hook(payload: dict[str, object]) -> str:
     """Adopt where that is safe, and return what the model is to know about its tasks."""
-    keys = ("session_id", "transcript_path", "cwd", "source")
-    session, transcript, cwd, source = (dig(payload, str, key) for key in keys)
-    event = payload.get("hook_event_name", "SessionStart")
-    if not is_component(session) or event != "SessionStart" or source == "clear":
+    keys = ("session_id", "transcript_path", "cwd", "source", "hook_event_name")
+    session, transcript, cwd, source, event = (dig(payload, str, key) for key in keys)
+    if not is_component(session) or event not in ("", "SessionStart") or source == "clear":
         return ""
     recent = read_recent(transcript) if source == "compact" else ""
     (root, name, shared), room = read_where(session), CONTEXT_MAX - len(recent.encode()) - 2
@@ -406,8 +408,7 @@ def cmd_adopt(verb: str, source: str, target: str) -> str:
     """Adopt by hand, with the promises of the hook; return why not."""
     if not (is_component(source) and is_component(target)) or source == target:
         return "two different sessions are needed: --from ID --to ID"
-    root, name, shared = read_where(target)
-    taken, doubt = read_owners(target)
+    (root, name, shared), (taken, doubt) = read_where(target), read_owners(target)
     if shared or os.path.lexists(os.path.join(root, name)):
         return f"{name} is shared" if shared else f"{name} has a list, which is never replaced"
     if source in taken or doubt:
