@@ -4385,6 +4385,11 @@ def follow(paths: Paths, config: Config, ledger: str, entry: Launch, conn: _sock
     return True
 
 
+def leave(status: int) -> NoReturn:
+    """Exit at once: taking the interpreter down would cost a caller more than its wait."""
+    os._exit(status)
+
+
 def host_launch(paths: Paths, config: Config, ledger: str, entry: Launch, order: Order) -> int:
     """Run an admitted launch in its own tmux and return its command's status."""
     handoff = f"{ledger}/spawn/{entry.id}"
@@ -4419,16 +4424,17 @@ def host_launch(paths: Paths, config: Config, ledger: str, entry: Launch, order:
         if said:
             tell(f"{entry.id}: {said}", 3)
         remove_tree(handoff)
-        return status
+        leave(status)
     except KeyboardInterrupt:
         tell(f"{entry.id} goes on; {PROG} attach {entry.id} or {PROG} stop {entry.id}")
         raise
     except (Failure, OSError) as e:
+        why = f"{entry.id} (session {place.session!r}): {e}"
+        report(Failure(f"host: {why}", hint=f"{PROG} logs {entry.id}"))
         stop_scope(paths, place.unit)
         remove(place.socket)
         remove_tree(handoff)
-        why = f"{entry.id} (session {place.session!r}): {e}"
-        raise Failure(f"host: {why}", hint=f"{PROG} logs {entry.id}", status=BROKEN) from None
+        leave(BROKEN)
 
 
 def new_launch(order: Order, why: str) -> Launch:
