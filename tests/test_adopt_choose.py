@@ -9,7 +9,7 @@ import tempfile
 import threading
 
 import pytest
-from adopt_support import LATER, NEW, OLD, OTHER, Box, files, task
+from adopt_support import HOOK, LATER, NEW, OLD, OTHER, Box, files, task
 from support import ABSENT, wait_until
 
 
@@ -276,7 +276,8 @@ def test_a_process_of_another_user_holds_too(neighbour):
         box.session(OLD)
         box.record(OLD, neighbour.pid, procStart=start_time(neighbour.pid))
         subprocess.run(["chown", "-R", "nobody", folder], check=True)
-        assert box.hook(before=["setpriv", "--reuid=nobody", "--clear-groups"]).stdout == ""
+        nobody = ["setpriv", "--reuid=nobody", "--clear-groups", "/usr/bin/python3", "-IS", HOOK]
+        assert box.hook(argv=nobody).stdout == ""
         assert not box.has()
 
 
