@@ -1118,7 +1118,8 @@ def decide(spec: Spec, world: World) -> Decision:
         return Decision(spec, UNKNOWN, "", facts.folder)
     ids = choose_witnesses(spec, facts, world.records)
     if world.no_projects and (ids or spec.pin):
-        return Decision(spec, UNKNOWN, "", world.no_projects)
+        hint = f"{PROG} open {spec.name}"  # a person may know that nothing was ever said
+        return Decision(spec, UNKNOWN, "", world.no_projects, hint)
     resume, note = choose_resume(spec, ids, world)
     holder, where = choose_holder(resume, spec.name, world) if resume else (0, "")
     if holder:
@@ -5179,6 +5180,9 @@ def plan_resume(
                 verdict=HELD, why=f"pid {pid} writes this conversation ({where})"
             )
         return Decision(decision.spec, LAUNCH, wished)
+    if decision.verdict == UNKNOWN and world.no_projects and decision.why == world.no_projects:
+        # Claude makes the folder at the first prompt ever; a plain claude would not mind either.
+        return Decision(decision.spec, LAUNCH, "", f"a new conversation: {world.no_projects}")
     if retired and not back and decision.verdict in (LAUNCH, HELD, RETIRED):
         return Decision(decision.spec, LAUNCH, "", "a new conversation")
     return decision
@@ -5257,7 +5261,7 @@ def cmd_open(name: str = "", resume: str | None = None, new: bool = False) -> in
     if decision.verdict not in (LIVE, BLOCKED, LAUNCH):
         raise Failure(f"{spec.name}: {decision.verdict}: {decision.why}", hint=decision.hint)
     if decision.verdict == LAUNCH:
-        for line in filter(None, (news, decision.why if retired or spec.pin else "")):
+        for line in filter(None, (news, decision.why)):
             tell(line)
         trust_opened(paths, config, spec.directory)
         socket = read_sockets(config, world.facts)[0]

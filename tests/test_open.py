@@ -226,3 +226,14 @@ def test_open_in_a_removed_folder_is_one_line(ps, work):
 def test_attach_without_a_terminal_or_a_session_is_one_line(ps, work):
     assert ps("attach").returncode == 1
     assert "no live session" in ps("attach", "none").stderr
+
+
+def test_where_claude_never_kept_a_conversation_a_person_gets_a_new_one(ps, work):
+    ps("open", cwd=work)
+    assert support.wait_until(lambda: head_id("work"))
+    end_by_crash("work")
+    assert not (sessions.claude_folder() / "projects").exists()
+    done = ps("start")
+    assert done.returncode == 1 and "open work" in done.stderr
+    done = ps("open", cwd=work)
+    assert done.returncode == 0 and "a new conversation" in done.stderr
