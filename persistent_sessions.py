@@ -6062,16 +6062,20 @@ def check_claude(start_: Start) -> list[Check]:
     return checks
 
 
-def signed_in(paths: Paths) -> bool:
-    """Tell whether Claude keeps a claude.ai account for this user."""
-    places = ((f"{paths.claude}/.credentials.json", "claudeAiOauth"), (paths.trust, "oauthAccount"))
-    for path, key in places:
-        try:
-            if isinstance(parse_object(read_file(path, 1 << 28)).get(key), dict):
-                return True
-        except (OSError, ValueError):
-            continue
-    return False
+def read_claude_file(path: str) -> dict[str, object]:
+    """Return a JSON object that Claude keeps, {} where it is missing.  Raises Failure."""
+    try:
+        return parse_object(read_file(path, 1 << 28))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as e:
+        raise Failure(f"{path}: {e}", hint=f"python3 -m json.tool {path}") from None
+
+
+def read_signed_in(paths: Paths) -> bool:
+    """Tell whether Claude keeps a claude.ai account for this user.  Raises Failure."""
+    kept = read_claude_file(f"{paths.claude}/.credentials.json").get("claudeAiOauth")
+    return isinstance(kept or read_claude_file(paths.trust).get("oauthAccount"), dict)
 
 
 def read_ages(claude: str, heads: Mapping[str, str], now: float) -> dict[str, float]:
@@ -6091,17 +6095,10 @@ def read_ages(claude: str, heads: Mapping[str, str], now: float) -> dict[str, fl
 def check_account(start_: Start, world: World) -> list[Check]:
     """Check what Claude's own settings mean for sessions: sign-in, task tools, retention."""
     paths = start_.paths
-    path = f"{paths.claude}/settings.json"
-    settings: dict[str, object] = {}
-    try:
-        settings = parse_object(read_file(path))
-    except FileNotFoundError:
-        pass  # its defaults hold
-    except (OSError, ValueError) as e:
-        return [Check("settings", FAIL, f"{path}: {e}", f"python3 -m json.tool {path}")]
+    settings = read_claude_file(f"{paths.claude}/settings.json")
     own = settings.get("env")
     env = {**os.environ, **{k: str(v) for k, v in (own if isinstance(own, dict) else {}).items()}}
-    account = classify_sign_in(env, bool(settings.get("apiKeyHelper")), signed_in(paths))
+    account = classify_sign_in(env, bool(settings.get("apiKeyHelper")), read_signed_in(paths))
     if not start_.config.remote_control:
         account = Check("sign-in", GOOD, "Remote Control is off in config.json")
     tools = Check("task tools", GOOD, "on")
@@ -6147,13 +6144,7 @@ def check_shell(paths: Paths) -> list[Check]:
 def check_folders(start_: Start) -> list[Check]:
     """Check that each folder of the restore set exists and is trusted."""
     paths, checks = start_.paths, []
-    try:
-        value = parse_object(read_file(paths.trust, 1 << 28)).get("projects")
-    except FileNotFoundError:
-        value = None
-    except (OSError, ValueError) as e:
-        mend = f"python3 -m json.tool {paths.trust}"
-        return [Check("trust", FAIL, f"{paths.trust}: {e}", mend)]
+    value = read_claude_file(paths.trust).get("projects")
     projects: Mapping[str, object] = value if isinstance(value, dict) else {}
     for spec in start_.specs:
         name = f"folder of {spec.name}"
@@ -6266,11 +6257,13 @@ def cmd_doctor(as_json: bool = False) -> int:
     examine("manifest", lambda: check_manifest(start_))
     examine("folders", lambda: check_folders(start_))
 
-    def look() -> list[Check]:
+    try:
         world = take_world(start_, records=True)
-        return [*check_account(start_, world), *check_sessions(start_, world)]
-
-    examine("sessions", look)
+    except Failure as e:
+        checks.append(Check("sessions", FAIL, str(e), e.hint))
+    else:
+        examine("claude's settings", lambda: check_account(start_, world))
+        examine("sessions", lambda: check_sessions(start_, world))
     if as_json:
         import json
 
@@ -6281,13 +6274,23 @@ def cmd_doctor(as_json: bool = False) -> int:
     return TROUBLE if any(check.state == FAIL for check in checks) else OK
 
 
+def read_listing(paths: Paths) -> frozenset[str]:
+    """Return the names in the state folder, none where there is none.  Raises Failure."""
+    try:
+        return frozenset(os.listdir(paths.state))
+    except FileNotFoundError:
+        return frozenset()
+    except OSError as e:
+        raise Failure(f"{paths.state}: {e.strerror}", hint=f"ls -ld {paths.state}") from None
+
+
 def read_status(paths: Paths) -> dict[str, list[str]]:
     """Return {state: sessions} from the state folder and /proc alone: no tmux, no git.
 
     What holds a pane is known from the last tick.
     """
     states: dict[str, list[str]] = {"live": [], "blocked": [], "resting": [], "down": []}
-    listing, boot, now = frozenset(os.listdir(paths.state)), boot_id(), time.time()
+    listing, boot, now = read_listing(paths), boot_id(), time.time()
     rows = read_copies(paths)
     heirs = {spec.renamed for spec in rows.values()}
     for name, spec in rows.items():
@@ -6310,7 +6313,7 @@ def read_status(paths: Paths) -> dict[str, list[str]]:
 def cmd_status_line() -> int:
     """Print one line about all sessions, quickly enough for a status bar."""
     paths = Paths.from_env(os.environ)
-    states = read_status(paths) if os.path.isdir(paths.state) else {}
+    states = read_status(paths)
     _, _, broken = load_config(paths)
     print(format_status(states) + (", config.json is broken" if broken else ""))
     return TROUBLE if broken or any(states[s] for s in states if s != "live") else OK
@@ -6397,12 +6400,19 @@ def cmd_adopt_session(name: str) -> int:
     pid, record = find_agent(shown, world.records)
     if not pid:
         raise Failure(f"adopt: no claude runs in session {name!r}", hint=f"tmux attach -t ={name}")
-    found = record.directory if record and record.directory else os.readlink(f"/proc/{pid}/cwd")
-    directory = os.path.realpath(found)
+    if known is not None and world.facts[name].run_live:
+        tell(f"{name}: it is a persistent session already")
+        return OK
+    try:
+        words = read_file(f"/proc/{pid}/cmdline").split("\0")
+        directory = os.path.realpath(f"/proc/{pid}/cwd")
+    except OSError as e:
+        raise Failure(f"adopt: it ended meanwhile: {e.strerror}") from None
+    if record is not None and record.directory:
+        directory = os.path.realpath(record.directory)
     if known is not None and known.directory != directory:
         why = f"the name {name!r} is taken by {known.directory}"
         raise Failure(f"adopt: {why}", hint=f"tmux rename-session -t ={name} {name}-2")
-    words = read_file(f"/proc/{pid}/cmdline").split("\0")
     session_id = record.session_id if record and is_session_id(record.session_id) else ""
 
     def act() -> None:
@@ -6420,8 +6430,8 @@ def cmd_adopt_session(name: str) -> int:
 def cmd_complete(words: Sequence[str], verbs: Sequence[str]) -> int:
     """Print what may follow `words`, for the shells' completion."""
     paths = Paths.from_env(os.environ)
-    files = os.listdir(paths.state) if os.path.isdir(paths.state) else []
-    names = {*read_copies(paths), *(n[:-8] for n in files if n.endswith(".retired"))}
+    ended = (n[:-8] for n in read_listing(paths) if n.endswith(".retired"))
+    names = {*read_copies(paths), *ended}
     for word in choose_completions(words, verbs, names, read_ledger(ledger_folder(paths))):
         print(word)
     return OK

@@ -177,7 +177,8 @@ def test_the_screen_can_be_read_while_nobody_is_attached(ann):
 
 def test_a_launch_holds_none_of_its_callers_pipes_once_the_caller_is_gone(ann):
     command = "sh -c 'sleep 20 </dev/null >/dev/null 2>&1 & echo now'"
-    assert ann.sh(f"x=$(persistent-sessions host -- {command}); echo $x", timeout=10).stdout == "now\n"
+    done = ann.sh(f"x=$(persistent-sessions host -- {command}); echo $x", timeout=10)
+    assert done.stdout == "now\n"
 
 
 def test_a_launch_survives_the_stop_of_its_callers_service(ann):
