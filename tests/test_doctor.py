@@ -207,7 +207,7 @@ def test_an_unreadable_state_folder_does_not_stop_the_other_checks(doctor):
 
 def test_a_broken_settings_file_of_claude_is_named(doctor):
     claude_settings("{")
-    assert doctor()["settings"][0] == "fail"
+    assert doctor()["claude's settings"][0] == "fail"
 
 
 def test_claudes_settings_decide_over_tools_and_retention(doctor):

@@ -115,15 +115,20 @@ def test_no_moment_is_without_the_conversation(filed, home, monkeypatch):
     start = program.Start(paths, program.choose_config({}), (), True)
     spec = program.Spec("old", f"{home}/old")
     steps = []
-    for name in ("link", "rename", "unlink"):
 
-        def step(*args, real=getattr(os, name)):
+    def watch(name):
+        real = getattr(os, name)
+
+        def step(*args):
             steps.append(args)
             if len(steps) == limit:
                 raise Cut
             return real(*args)
 
         monkeypatch.setattr(os, name, step)
+
+    for name in ("link", "rename", "unlink"):
+        watch(name)
     limit = 3
     with pytest.raises(Cut):
         program.move_session(start, spec, "new", "", "")
@@ -218,6 +223,13 @@ def test_adopting_twice_changes_nothing(ps, found):
     before = (state() / "registry.tsv").read_text(), (state() / "mine.id").read_text()
     assert ps("adopt", "mine").returncode == 0
     assert ((state() / "registry.tsv").read_text(), (state() / "mine.id").read_text()) == before
+
+
+def test_a_session_of_ours_is_not_adopted_again(ps, work):
+    before = (state() / "registry.tsv").read_text()
+    done = ps("adopt", "work")
+    assert done.returncode == 0 and "already" in done.stderr
+    assert (state() / "registry.tsv").read_text() == before
 
 
 @pytest.mark.parametrize("name, why", [("none", "no tmux session"), ("shell", "no claude runs")])

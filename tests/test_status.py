@@ -48,6 +48,14 @@ def test_without_any_session_all_is_well(ps):
     assert not state().exists()
 
 
+def test_a_state_folder_that_cannot_be_listed_is_one_clear_line(ps):
+    state().parent.mkdir(parents=True)
+    state().write_text("not a folder")
+    done = ps("status")
+    assert done.returncode == 1 and "Not a directory" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_live_sessions_are_counted_and_all_is_well(ps):
     opened("api", "web")
     supervised("api")
