@@ -211,11 +211,12 @@ def read_owners(session: str) -> tuple[dict[str, str], str]:
     base = os.environ.get("XDG_STATE_HOME") or f"{os.environ.get('HOME', '')}/.local/state"
     running, state = f"{claude_home(os.environ)}/sessions", f"{base}/persistent-sessions"
     try:
-        for name in os.listdir(running) if os.path.exists(running) else []:
+        names = set(os.listdir(running) if os.path.exists(running) else [])
+        for name in (n for n in names if n.endswith(".json")):  # the others are keys
             record = parse_dict(read_bytes(os.path.join(running, name))[0])
             owner, pid = dig(record, str, "sessionId"), dig(record, int, "pid")
             pid = pid or parse_digits(name[:-5].encode())
-            life = read_life(pid) if pid > 0 and name.endswith(".json") else ""
+            life = read_life(pid) if pid > 0 else ""
             if life and not owner:  # half a record: Claude rewrites them in place
                 doubt = f"{name} in {running} cannot be read"
             elif life and (life == "?" or str(record.get("procStart", life)) == life):
@@ -273,9 +274,7 @@ def read_siblings(session: str, folder: str, cwd: str, root: str) -> list[Siblin
     found.sort(key=lambda s: -s.changed)
     taken, doubt = read_owners(session) if found else ({}, "")
     before = read_bytes(f"{folder}/{session}.jsonl", 1)[1] or time.time_ns()
-    for at, old in enumerate(found):
-        if not any(t.open for t in old.tasks):
-            continue
+    for at, old in [(i, s) for i, s in enumerate(found) if any(t.open for t in s.tasks)]:
         place, sub_agent = read_origin(f"{folder}/{old.name}.jsonl")
         newer = [s for s in reversed(found[:at]) if s.changed > old.changed]
         successor = read_heir(old, newer, folder)

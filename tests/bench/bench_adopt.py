@@ -83,6 +83,7 @@ def measure(world: World, runs: int) -> dict[str, float]:
         "adopt 40": (world.door, world.source),
     }
     if NODE:
+        variants["node -e 0"] = ([NODE, "-e", "0"], world.few)
         variants["nothing to do, node"] = ([NODE, EQUIVALENT], world.few)
         variants["own list of 40, node"] = ([NODE, EQUIVALENT], world.exact)
     times: dict[str, list[float]] = {name: [] for name in variants}
