@@ -3826,17 +3826,16 @@ def take_event(paths: Paths, payload: Mapping[str, object]) -> None:
     shown = [p for p in Tmux(socket).panes() or () if p.pane_id == pane_id and not p.dead]
     if not shown:
         return
-    name = choose_session(shown, read_copies(paths))
+    launched = os.environ.get("PS_SESSION_NAME", "")
     run_ = None
-    for launched in (os.environ.get("PS_SESSION_NAME", ""), name):  # `rename` moves the .run file
-        if run_ is None and launched and not classify_name(launched):
-            run_ = parse_supervisor(read_state(paths.of(launched, "run")))
-            run_ = run_ if run_ is not None and run_.pid == shown[0].pid else None
-        if run_ is not None:
-            break
+    if launched and not classify_name(launched):
+        run_ = parse_supervisor(read_state(paths.of(launched, "run")))
+    if run_ is not None and run_.pid != shown[0].pid:
+        run_ = None
     pid = hook_claude(run_, shown[0].pid)
     if not pid or is_nested(paths.claude, pid, shown[0].pid):
         return
+    name = choose_session(shown, read_copies(paths))
     why = payload.get("source") if kind == "SessionStart" else payload.get("reason")
     if kind == "SessionStart":
         if why == "startup" and run_ is not None and run_.resume not in ("", session_id):
@@ -3971,7 +3970,7 @@ def execute(order: Order, why: str) -> int:
 
 def ledger_folder(paths: Paths) -> str:
     """Return the folder of the launches' records."""
-    return os.environ.get("AGENT_SESSIONS_DIR") or f"{paths.state}/ledger"
+    return os.path.abspath(os.environ.get("AGENT_SESSIONS_DIR") or f"{paths.state}/ledger")
 
 
 def record_launch(ledger: str, entry: Launch, *, sync: bool) -> None:
@@ -4090,26 +4089,31 @@ def remove_tree(folder: str) -> None:
         return  # removed by the other side, or found again by the next sweep
 
 
+def is_left_over(path: str, launch_id: str, live: frozenset[str], listening: str) -> bool:
+    """Tell whether a file was made for a launch that does not live; no other file is ours."""
+    if len(launch_id) != ID_LENGTH or set(launch_id) - HEX or launch_id in live:
+        return False
+    return path not in listening  # another ledger's launches have their sockets here too
+
+
 def sweep_ledger(paths: Paths, ledger: str, keep_days: float) -> None:
     """Remove records older than `keep_days` and what dead launches left; a live one stays."""
-    panes, now = read_live_panes(ledger), time.time()
-    records = read_ledger(ledger)
-    callers = (e for e in records.values() if process_lives(e.caller, e.caller_start, e.boot))
-    live = {e.id for e in callers} | set(panes)
-    ages = {ledger: keep_days * 86400.0, f"{ledger}/spawn": 3600.0, job_folder(paths): 60.0}
+    entries = read_ledger(ledger).values()
+    callers = (e.id for e in entries if process_lives(e.caller, e.caller_start, e.boot))
+    live = frozenset((*callers, *read_live_panes(ledger)))
+    listening, now = read_file("/proc/net/unix", 1 << 24), time.time()
+    ages = {ledger: keep_days * 86400.0, f"{ledger}/spawn": 3600.0}
+    if paths.runtime:
+        ages[f"{paths.runtime}/{PROG}"] = 60.0
     for folder, age in ages.items():
         for name in os.listdir(folder) if os.path.isdir(folder) else ():
-            path, launch_id = f"{folder}/{name}", name.partition(".")[0]
-            if len(launch_id) != ID_LENGTH or set(launch_id) - HEX or launch_id in live:
-                continue
+            path, launch_id = f"{folder}/{name}", name.lstrip(".").partition(".")[0]
             try:
-                if now - os.lstat(path).st_mtime > age:
-                    if stat.S_ISDIR(os.lstat(path).st_mode):
-                        remove_tree(path)
-                    else:
-                        remove(path)
+                seen = os.lstat(path)
+                if now - seen.st_mtime > age and is_left_over(path, launch_id, live, listening):
+                    (remove_tree if stat.S_ISDIR(seen.st_mode) else remove)(path)
             except OSError:
-                continue
+                continue  # removed meanwhile, or not ours to remove
 
 
 def sweep_daily(paths: Paths, ledger: str, keep_days: float) -> None:
@@ -4624,6 +4628,8 @@ def run_hosted(
         flow.drained.acquire(True, LOST_GRACE if outside else -1)
     trouble = next((t for flow in pumps for t in flow.trouble), "")
     status = shell_status(code)
+    if not status and terminal_gone(tty):
+        status = 128 + signal.SIGHUP  # it was cut off, however politely it went
     return HostedEnd(BROKEN if trouble and not status else status, trouble, pid, pumps)
 
 
@@ -5048,6 +5054,19 @@ def hosted_row(hosted: Hosted) -> dict[str, object]:
     return {**row, "state": hosted.state, "attach": attach_command(hosted) or None}
 
 
+def read_launches(start_: Start) -> tuple[list[Hosted], bool]:
+    """Return the launches after a sweep, and whether the ledger could be read; else say why."""
+    ledger = ledger_folder(start_.paths)
+    try:
+        sweep_ledger(start_.paths, ledger, start_.config.keep_days)
+        return read_hosted(ledger), True
+    except Failure as e:
+        report(e)
+    except OSError as e:
+        report(Failure(f"{ledger}: {e.strerror}"))
+    return [], False
+
+
 def cmd_list(as_json: bool = False) -> int:
     """Print the restore set with each session's state, then the retired."""
     start_ = begin()
@@ -5055,9 +5074,7 @@ def cmd_list(as_json: bool = False) -> int:
     decisions = plan(world)
     tidy_up(start_, world)
     rows = list_rows(world, decisions)
-    ledger = ledger_folder(start_.paths)
-    sweep_ledger(start_.paths, ledger, start_.config.keep_days)
-    launches = read_hosted(ledger)
+    launches, sound = read_launches(start_)
     if as_json:
         import json
 
@@ -5074,7 +5091,8 @@ def cmd_list(as_json: bool = False) -> int:
                 tell(f"{d.spec.name}: {d.verdict}: {d.why} (try: {d.hint})", 4)
         if launches:
             print("\n" + format_hosted(launches), end="")
-    return OK if start_.sound and all(d.verdict in FINE for d in decisions) else TROUBLE
+    fine = sound and start_.sound and all(d.verdict in FINE for d in decisions)
+    return OK if fine else TROUBLE
 
 
 def cmd_manifest() -> int:
@@ -5379,6 +5397,8 @@ def cmd_stop(word: str) -> int:
     if hosted:
         if hosted.alive and not stop_hosted(start_.paths, hosted.entry):
             raise Failure(f"{word}: it does not end", hint=f"ps -fp {hosted.entry.pane}")
+        if hosted.state == LOST:  # what ran in it may have survived its terminal
+            stop_scope(start_.paths, hosted.entry.unit)
         tell(f"{hosted.entry.id}: {'stopped' if hosted.alive else format_state(hosted)}")
         return OK
     assert spec is not None

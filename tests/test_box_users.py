@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from boxpeople import NAME, Person
+from boxpeople import NAME, TIMER, Person
 from support import ABSENT
 
 pytestmark = [pytest.mark.box, pytest.mark.limit(300)]
@@ -66,6 +66,24 @@ def test_root_looks_after_another_persons_session(people, box):
     assert "api: LIVE" in logs and f"]: {NAME}: api: " in logs  # the unit's journal
     assert "start api" in as_root(box, "retire", "api", "--user", "bob").stderr
     assert bob.box.exists(f"/home/bob/.local/state/{NAME}/api.retired")
+
+
+def test_doctor_names_what_is_wrong_and_its_command_mends_it(people):
+    ann, _ = people
+    assert "fail" not in ann.ps("doctor").stdout
+    ann.systemctl("disable", "--quiet", "--now", TIMER)
+    ann.box.root("loginctl", "disable-linger", "ann")
+    named = set()
+    for _ in range(3):  # what one command mends may show the next thing
+        sick = ann.ps("doctor", check=False).stdout.splitlines()
+        for line in (line for line in sick if line.startswith("fail")):
+            named.add(line.split()[1])
+            mend = line.partition("(try: ")[2].rstrip(")")
+            run = ann.box.root if mend.startswith("sudo ") else ann.run
+            run("sh", "-c", mend.replace("sudo ", ""))
+        assert ann.box.manager_is_up("ann")
+    assert named == {"linger:", "manager:", "timer:"}
+    assert ann.ps("doctor").returncode == 0
 
 
 def test_sudo_serves_whom_its_rules_allow_and_nobody_else(people, box):

@@ -132,16 +132,16 @@ def test_a_person_is_told_of_a_prompt_once_until_the_session_was_up_again(ps, cl
     assert pairs("api", "health")["notified"] == ""
 
 
-def test_a_command_that_fails_or_hangs_is_a_warning(ps, claude, monkeypatch):
+def test_a_command_that_fails_or_hangs_is_a_warning(ps, claude, home, monkeypatch):
     declare(row("api"), notify={"command": ["sh", "-c", "echo no mail >&2; exit 3"]})
     rest("api")
     done = ps("start")
     assert "notify.command: no mail" in done.stderr and "Traceback" not in done.stderr
     monkeypatch.setattr(program, "NOTIFY_TIMEOUT", 0.2)
-    config = program.choose_config({"notify.command": ("sleep", "60")})
-    began = time.monotonic()
+    slow = "echo $0 >>$HOME/notes; exec sleep 60"
+    config = program.choose_config({"notify.command": ("sh", "-c", slow)})
     program.notify(config, ["one", "two", "three"])
-    assert time.monotonic() - began < 5
+    assert (home / "notes").read_text().endswith(": one\n")
 
 
 # ---- Evidence -------------------------------------------------------------
