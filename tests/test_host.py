@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from sessions import NAME, configure, state
+from sessions import NAME, configure, declare, row, state
 from support import SESSIONS, wait_until
 
 import persistent_sessions as program
@@ -234,9 +235,10 @@ def test_the_state_of_a_launch_follows_from_three_facts(ended, alive, watched, e
 
 def test_a_launch_of_an_earlier_boot_without_an_end_is_lost(ps):
     pid, start = os.getpid(), program.process_start(os.getpid())
-    write_record("0123456789ab", boot="another", caller=pid, caller_start=start, pane=pid,
-                 pane_start=start, session="s", started=time.time())  # fmt: skip
+    write_record("0123456789ab", boot="another", caller=pid, caller_start=start)
     assert listed(ps)["0123456789ab"]["state"] == "LOST"
+    write_record("0123456789ab", boot=program.boot_id(), caller=pid, caller_start=start)
+    assert listed(ps)["0123456789ab"]["state"] == "RUNNING"
 
 
 def test_a_record_survives_what_a_name_or_argument_may_hold():
@@ -284,6 +286,28 @@ def test_old_records_go_with_their_residue_and_young_ones_stay(ps):
     assert not list(ledger().glob("**/aaaaaaaaaaaa*")) and list(ledger().glob("bbbb*.screen"))
 
 
+def test_a_sweep_touches_nothing_that_is_not_a_launchs(ps, private):
+    configure(host={"keep_days": 0})
+    folder = private / "r" / NAME
+    folder.mkdir(mode=0o700)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(folder / "aaaaaaaaaaaa"))  # another ledger's launch lives here
+    listener.listen()
+    for name in ("bbbbbbbbbbbb", "other"):
+        (folder / name).write_text("")
+    for path in folder.iterdir():
+        os.utime(path, (1, 1))
+    listed(ps)
+    assert sorted(p.name for p in folder.iterdir()) == ["aaaaaaaaaaaa", "other"]
+
+
+def test_a_ledger_that_cannot_be_read_does_not_hide_the_sessions(ps, home):
+    declare(row("alpha"))
+    (home / "file").write_text("")
+    done = ps("list", env={"AGENT_SESSIONS_DIR": f"{home}/file"})
+    assert done.returncode == 1 and "alpha" in done.stdout and "Not a directory" in done.stderr
+
+
 def test_a_live_launch_outlives_its_keep_days(ps):
     configure(host={"keep_days": 0})
     running = ps.start("host", "--", "sleep", "100")
@@ -299,6 +323,15 @@ def test_stop_ends_a_launch_that_was_executed_directly(ps):
     assert wait_until(records)
     assert ps("stop", records()[0]["id"][:6]).returncode == 0
     assert running.wait(10) == -15
+
+
+def test_capture_and_stop_know_sessions_too(ps, claude):
+    declare(row("alpha"))
+    ps("start")
+    assert "claude" in ps("capture", "alpha").stdout.lower()
+    assert ps("stop", "alpha").returncode == 0
+    assert json.loads(ps("list", "--json").stdout)["sessions"][0]["state"] == "RETIRED"
+    assert "rc=143" in ps("logs", "alpha").stdout
 
 
 # ---- What tmux is told ----------------------------------------------------

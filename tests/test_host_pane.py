@@ -96,9 +96,10 @@ def test_a_malformed_receipt_is_no_status(private, text):
 
 
 @pytest.mark.parametrize("make", [
-    lambda path: os.symlink("/etc/hostname", path), os.mkdir, os.mkfifo,
+    lambda path: os.symlink(f"{path}.good", path), os.mkdir, os.mkfifo,
 ])  # fmt: skip
 def test_a_receipt_that_is_no_file_is_no_status(private, make):
+    (private / "receipt.good").write_text("0\n")
     make(str(private / "receipt"))
     with pytest.raises(program.Failure):
         program.read_receipt(os.open(private, os.O_RDONLY))
@@ -235,6 +236,18 @@ def test_output_and_errors_of_one_pipe_keep_their_order(pane):
     assert output(pane("/bin/sh", "-c", script), "b") == (0, b"1\n1\n2\n2\n3\n3\n4\n4\n5\n5\n")
 
 
+@pytest.mark.parametrize("given, streams", [
+    ("<&- >&- 2>&-", ""), ("</dev/null >/dev/null 2>&1", ""), ("</dev/null >/dev/null 2>err", "2"),
+    ("</dev/zero >out 2>err", "012"), ("</etc/hostname >out 2>&1", "0b"),
+])  # fmt: skip
+def test_what_the_caller_gave_is_data_or_is_not(home, given, streams):
+    code = "import sys; sys.path.append(sys.argv[1]); import persistent_sessions as m\n"
+    code += "found = m.read_streams()\nwith open('streams', 'w') as f: f.write(found)"
+    argv = [sys.executable, "-IS", "-B", "-c", code, os.path.dirname(program.__file__)]
+    subprocess.run(["sh", "-c", f'"$@" {given}', "sh", *argv], cwd=home, check=True)
+    assert (home / "streams").read_text() == streams
+
+
 def test_input_is_passed_as_it_is(pane, private):
     (private / "in").write_bytes(b"first\nrest\xff\0")
     given = os.open(private / "in", os.O_RDONLY)
@@ -288,6 +301,14 @@ def test_a_command_that_ignores_the_hang_up_is_killed(pane, private):
     pid = int((private / "pid").read_text())
     assert wait_until(lambda: not alive(pid), 10)
     assert wait_until(lambda: record(one).get("status") == 137)
+
+
+def test_a_command_that_was_cut_off_is_no_success(pane):
+    one = pane("/bin/sh", "-c", "trap 'exit 0' HUP; echo ready; while :; do sleep 0.1; done")
+    one.meet()
+    one.terminal.expect("ready")
+    one.terminal.hang_up()
+    assert wait_until(lambda: record(one).get("status") == 129)
 
 
 def test_a_killed_supervisor_leaves_no_receipt(pane):
