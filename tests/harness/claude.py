@@ -107,12 +107,22 @@ def prepare_home(home: str, *trusted: str) -> None:
     write_json(os.path.join(home, ".claude.json"), answers)
 
 
-def environment(home: str, binary: str, port: int = PORT) -> dict[str, str]:
+def variables(port: int = PORT) -> dict[str, str]:
+    """Return what makes claude ask the scripted API, and nobody else."""
+    return {
+        "ANTHROPIC_API_KEY": KEY,
+        "ANTHROPIC_BASE_URL": f"http://127.0.0.1:{port}",
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "DISABLE_AUTOUPDATER": "1",
+    }
+
+
+def environment(home: str, binary: str) -> dict[str, str]:
     """Return the whole environment for the real claude in `home`; it reaches loopback only."""
     bin_folder = os.path.join(home, ".local", "bin")
     os.makedirs(bin_folder, exist_ok=True)
     link = os.path.join(bin_folder, "claude")
-    if not os.path.islink(link):
+    if not os.path.lexists(link):
         os.symlink(binary, link)
     found = {
         "HOME": home,
@@ -120,10 +130,7 @@ def environment(home: str, binary: str, port: int = PORT) -> dict[str, str]:
         "SHELL": "/bin/bash",
         "LANG": "C.UTF-8",
         "TERM": "xterm-256color",
-        "ANTHROPIC_API_KEY": KEY,
-        "ANTHROPIC_BASE_URL": f"http://127.0.0.1:{port}",
-        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-        "DISABLE_AUTOUPDATER": "1",
+        **variables(),
     }
     if os.getuid() == 0:
         found["IS_SANDBOX"] = "1"  # root may not skip permissions otherwise

@@ -99,7 +99,8 @@ class Real:
         tmux makes room for its "Pane is dead", and claude's last words may be one line.
         """
         pane = f"={name}:"
-        dead, _, status = self.tmux("display-message", "-p", "-t", pane, DEAD).strip().partition(" ")
+        said = self.tmux("display-message", "-p", "-t", pane, DEAD)
+        dead, _, status = said.strip().partition(" ")
         if dead and not status:
             # tmux 3.3a is deaf to SIGCHLD while its utempter helper runs for the closed
             # terminal: the next child that ends makes it reap this one too.
@@ -169,6 +170,9 @@ class Real:
         said = wait_until(answer, PATIENCE)
         assert said, f"the model never answered {text!r}:\n{self.screen(name)}"
         self.see(name, said.partition("\n")[0][:40])
+        # The transcript comes a moment after the answer: what is killed before has no memory.
+        session = self.record(name)["sessionId"]
+        assert wait_until(lambda: text in self.prompts(session), PATIENCE), "not in the transcript"
         return self.asked(text)[before]
 
     def say(self, name: str, text: str) -> str:
