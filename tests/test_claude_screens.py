@@ -71,7 +71,7 @@ if SAVE:
 
     @pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s[0]}x{s[1]}")
     @pytest.mark.parametrize("screen", SCREENS)
-    def test_save_the_screens(real_claude, screen, size):  # noqa: F811
+    def test_save_the_screens(real_claude, screen, size):
         SCREENS[screen](real_claude, "w", size)
         save(real_claude, screen, size, real_claude.screen("w"))
 

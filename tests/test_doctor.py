@@ -6,10 +6,11 @@ import json
 import os
 import time
 
-import persistent_sessions as program
 import pytest
 import sessions
 from sessions import configure, declare, new_id, row, state
+
+import persistent_sessions as program
 
 OK_UNIT = {
     "UnitFileState": "enabled",

@@ -293,12 +293,12 @@ def test_a_sweep_touches_nothing_that_is_not_a_launchs(ps, private):
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(folder / "aaaaaaaaaaaa"))  # another ledger's launch lives here
     listener.listen()
-    for name in ("bbbbbbbbbbbb", "other"):
+    for name in ("bbbbbbbbbbbb", "session-name"):
         (folder / name).write_text("")
     for path in folder.iterdir():
         os.utime(path, (1, 1))
     listed(ps)
-    assert sorted(p.name for p in folder.iterdir()) == ["aaaaaaaaaaaa", "other"]
+    assert sorted(p.name for p in folder.iterdir()) == ["aaaaaaaaaaaa", "session-name"]
 
 
 def test_a_ledger_that_cannot_be_read_does_not_hide_the_sessions(ps, home):

@@ -6,11 +6,12 @@ import os
 import subprocess
 import time
 
-import persistent_sessions as program
 import pytest
 import sessions
 import support
 from sessions import configure, declare, new_id, pairs, row, state
+
+import persistent_sessions as program
 
 pytestmark = pytest.mark.tmux
 

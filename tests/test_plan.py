@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import persistent_sessions as program
 import pytest
+from sessions import new_id
+
+import persistent_sessions as program
 from persistent_sessions import (
     Ending,
     Event,
@@ -16,7 +18,6 @@ from persistent_sessions import (
     Supervisor,
     World,
 )
-from sessions import new_id
 
 A, B = new_id(1), new_id(2)
 API = Spec("api", "/srv/api")
@@ -172,19 +173,19 @@ def test_a_live_supervisor_holds_the_id_it_was_asked_for():
 
 
 ENDINGS = [
-    (dict(reason="prompt_input_exit"), True),
-    (dict(reason="other"), False),
-    (dict(reason="prompt_input_exit", status=1), False),
-    (dict(reason="prompt_input_exit", killed=9), False),
-    (dict(reason="prompt_input_exit", signalled="HUP"), False),
-    (dict(reason="prompt_input_exit", signalled="TERM"), False),
-    (dict(reason="prompt_input_exit", system="stopping"), False),
-    (dict(reason="prompt_input_exit", user="stopping"), False),
-    (dict(reason="prompt_input_exit", scope="deactivating"), False),
-    (dict(reason="prompt_input_exit", system="degraded", user="offline"), True),
-    (dict(reason=None, started=True, recorded=True), False),
-    (dict(reason=None, recorded=True), True),
-    (dict(reason=None), False),
+    ({"reason": "prompt_input_exit"}, True),
+    ({"reason": "other"}, False),
+    ({"reason": "prompt_input_exit", "status": 1}, False),
+    ({"reason": "prompt_input_exit", "killed": 9}, False),
+    ({"reason": "prompt_input_exit", "signalled": "HUP"}, False),
+    ({"reason": "prompt_input_exit", "signalled": "TERM"}, False),
+    ({"reason": "prompt_input_exit", "system": "stopping"}, False),
+    ({"reason": "prompt_input_exit", "user": "stopping"}, False),
+    ({"reason": "prompt_input_exit", "scope": "deactivating"}, False),
+    ({"reason": "prompt_input_exit", "system": "degraded", "user": "offline"}, True),
+    ({"reason": None, "started": True, "recorded": True}, False),
+    ({"reason": None, "recorded": True}, True),
+    ({"reason": None}, False),
 ]
 
 
@@ -195,16 +196,16 @@ def test_only_a_person_at_the_prompt_ends_a_session(fields, deliberate):
 
 
 FAILURES = [
-    (dict(status=1), True),
-    (dict(reason=None), True),
-    (dict(killed=11), True),
-    (dict(killed=9), False),
-    (dict(status=143), False),
-    (dict(status=129), False),
-    (dict(reason="other"), False),
-    (dict(reason="prompt_input_exit"), False),
-    (dict(status=1, signalled="HUP"), False),
-    (dict(status=1, system="stopping"), False),
+    ({"status": 1}, True),
+    ({"reason": None}, True),
+    ({"killed": 11}, True),
+    ({"killed": 9}, False),
+    ({"status": 143}, False),
+    ({"status": 129}, False),
+    ({"reason": "other"}, False),
+    ({"reason": "prompt_input_exit"}, False),
+    ({"status": 1, "signalled": "HUP"}, False),
+    ({"status": 1, "system": "stopping"}, False),
 ]
 
 

@@ -6,11 +6,12 @@ import json
 import os
 import signal
 
-import persistent_sessions as program
 import pytest
 import sessions
 import support
 from sessions import configure, declare, head_id, new_id, row, state
+
+import persistent_sessions as program
 
 pytestmark = pytest.mark.tmux
 

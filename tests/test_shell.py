@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 
-import persistent_sessions as program
 import pytest
 import sessions
 import support
+
+import persistent_sessions as program
 
 pytestmark = pytest.mark.tmux
 

@@ -8,11 +8,12 @@ import sys
 import time
 from pathlib import Path
 
-import persistent_sessions as program
 import pytest
 import sessions
 import support
 from sessions import configure, declare, new_id, row, state
+
+import persistent_sessions as program
 
 HEAVY = {"argparse", "json", "typing", "re", "subprocess", "signal", "enum", "pathlib"}
 

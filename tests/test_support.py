@@ -92,11 +92,14 @@ def run_a_test(folder, text, env):
     return subprocess.run(argv, env=clean, stdout=subprocess.PIPE, encoding="utf-8").stdout
 
 
-@pytest.mark.parametrize("reason, env, outcome", [
-    ("no mood", {}, "1 skipped"),
-    ("no mood", {"CI": "true"}, "1 failed"),
-    (support.ABSENT + "x", {"CI": "true"}, "1 skipped"),
-])
+@pytest.mark.parametrize(
+    "reason, env, outcome",
+    [
+        ("no mood", {}, "1 skipped"),
+        ("no mood", {"CI": "true"}, "1 failed"),
+        (support.ABSENT + "x", {"CI": "true"}, "1 skipped"),
+    ],
+)
 def test_a_skip_in_ci_fails_unless_the_machine_lacks_something(private, reason, env, outcome):
     text = f"import pytest\ndef test_it(): pytest.skip({reason!r})\n"
     assert outcome in run_a_test(private, text, env)

@@ -8,11 +8,12 @@ import os
 import subprocess
 import threading
 
-import persistent_sessions as program
 import pytest
 import sessions
 import support
 from sessions import configure, declare, row
+
+import persistent_sessions as program
 
 SCREENS = os.path.join(support.TESTS, "data", "screens")
 HOLDING = {

@@ -16,7 +16,8 @@ import pwd
 import shutil
 import subprocess
 import sys
-from typing import Any, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from support import ABSENT, ROOT, wait_until
 

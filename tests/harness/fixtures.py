@@ -8,8 +8,9 @@ import os
 import shlex
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any
 
 import pytest
 from support import ABSENT, TESTS, alive, end_processes, pids_marked, wait_until

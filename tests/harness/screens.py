@@ -11,9 +11,10 @@ import os
 import signal
 from typing import Callable
 
+from support import wait_until
+
 from harness import claude
 from harness.fixtures import PATIENCE, Real
-from support import wait_until
 
 Size = tuple[int, int]
 BYPASS = "--dangerously-skip-permissions"
