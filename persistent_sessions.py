@@ -2601,6 +2601,29 @@ def index_panes(panes: Iterable[Pane]) -> dict[int, list[Pane]]:
     return found
 
 
+class Traces(NamedTuple):
+    """What Claude's own folder says, as far as it was asked."""
+
+    records: tuple[Record, ...] = ()
+    unclear: str = ""
+    claudes: frozenset[str] = frozenset()
+    disk: Transcripts = Transcripts({}, {}, "")
+    jobs: Mapping[str, str] = {}
+
+
+def read_traces(
+    claude: str, lone: Sequence[Spec], facts: Mapping[str, Facts], panes: Iterable[Pane]
+) -> Traces:
+    """Return Claude's records and, for the sessions without a supervisor, what else decides."""
+    records, unclear = read_records(claude)
+    mine = {spec.name for spec in lone}
+    claudes = read_claudes([p for p in panes if p.session in mine], records)
+    ids = {i for s in lone for i in (*choose_witnesses(s, facts[s.name], records), s.pin) if i}
+    if not ids:
+        return Traces(records, unclear, claudes)
+    return Traces(records, unclear, claudes, read_transcripts(claude, ids), read_jobs(claude))
+
+
 def read_world(
     paths: Paths,
     config: Config,
@@ -2630,23 +2653,12 @@ def read_world(
             s.name: read_facts(paths, s.name, s.directory, listing, boot, brief=brief)
             for s in (*specs, *retired)
         }
-        if all(f.run_live for f in facts.values()) and not insist:
+        if all(f.run_live or f.retired for f in facts.values()) and not insist:
             break
     panes, blind = read_panes(read_sockets(config, facts))
     lone = [s for s in specs if not facts[s.name].run_live and not facts[s.name].retired]
-    found: tuple[Record, ...] = ()
-    unclear = ""
-    claudes: frozenset[str] = frozenset()
-    found_on_disk = Transcripts({}, {}, "")
-    jobs: dict[str, str] = {}
-    if records or lone or insist:
-        found, unclear = read_records(paths.claude)
-        mine = {s.name for s in lone}
-        claudes = read_claudes([p for p in panes if p.session in mine], found)
-        ids = {i for s in lone for i in (*choose_witnesses(s, facts[s.name], found), s.pin) if i}
-        if ids:
-            found_on_disk = read_transcripts(paths.claude, ids)
-            jobs = read_jobs(paths.claude)
+    asked = records or lone or insist
+    traces = read_traces(paths.claude, lone, facts, panes) if asked else Traces()
     runs = {f.run.pid for f in facts.values() if f.run and f.run_live}
     shown = [p for p in panes if p.pid in runs or p.session in names]
     return World(
@@ -2656,14 +2668,14 @@ def read_world(
         panes,
         index_panes(panes),
         read_screens(shown),
-        claudes,
-        found,
-        found_on_disk.resumable,
-        found_on_disk.moved,
-        jobs,
+        traces.claudes,
+        traces.records,
+        traces.disk.resumable,
+        traces.disk.moved,
+        traces.jobs,
         blind,
-        found_on_disk.trouble,
-        unclear,
+        traces.disk.trouble,
+        traces.unclear,
         time.time(),
         frozenset(insist),
     )
@@ -4282,7 +4294,8 @@ def accept_pane(listener: _socket.socket, server: int) -> _socket.socket | None:
         os.close(watched)
     if not came:
         return None
-    return _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, listener._accept()[0])  # type: ignore[attr-defined]
+    fd = listener._accept()[0]  # type: ignore[attr-defined]
+    return _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, fd)
 
 
 def pass_streams(conn: _socket.socket, streams: str) -> None:
