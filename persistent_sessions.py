@@ -3278,10 +3278,11 @@ def classify_launch(
     if not lives:
         return "dead"
     fired = event is not None and event.event == "SessionStart" and event.at >= run_.at
-    if fired and event is not None and decision.resume in ("", event.session_id):
-        return "up"
-    if record is not None and decision.resume in ("", record.session_id):
-        return "up"
+    if fired and event is not None:
+        if event.why == "fork" or decision.resume in ("", event.session_id):
+            return "up"  # --fork-session among the arguments gives another id on purpose
+    elif record is not None and record.status and decision.resume in ("", record.session_id):
+        return "up"  # without a status it is at the resume picker (2.1.332)
     return ""
 
 

@@ -29,7 +29,7 @@ AGENT = """#!/bin/sh
 mkdir -p "$HOME/.claude/sessions"
 id=$(echo "$*" | sed -n 's/.*--resume \\([^ ]*\\).*/\\1/p')
 start=$(cut -d' ' -f22 /proc/$$/stat)
-printf '{"pid":%s,"sessionId":"%s","cwd":"%s","procStart":"%s","kind":"interactive"}' \\
+printf '{"pid":%s,"sessionId":"%s","cwd":"%s","procStart":"%s","kind":"interactive","status":"idle"}' \\
     $$ "$id" "$PWD" "$start" >"$HOME/.claude/sessions/$$.json"
 echo up >>"$HOME/marks"
 exec sleep 100000
