@@ -112,8 +112,14 @@ class Person:
         return {name for name, state in self.table().items() if state == "LIVE"}
 
     def wait_for(self, *names: str) -> None:
-        """Wait until these and no other sessions are live."""
-        if not wait_until(lambda: self.live() == set(names), PATIENCE):
+        """Wait until these and no other sessions are live, once the unit has ended its run."""
+        wanted = set(names)
+
+        def settled() -> bool:
+            running = self.box.property(self.name, UNIT, "ActiveState") == "activating"
+            return not running and self.live() == wanted and wanted <= set(self.panes())
+
+        if not wait_until(settled, PATIENCE):
             journal = self.box.journal(f"_UID={self.out('id', '-u')}")
             raise AssertionError(f"wanted {names}: {self.table()}\n{journal[-3000:]}")
 
