@@ -55,3 +55,39 @@ def test_the_commands_work_in_their_order(box):
         done = ann.run("sh", "-c", f"cd ~/{CLONE} && {command}", check=False)
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     assert ann.table() == {"api": "LIVE"}
+
+
+SSH = """
+mkdir -p ~/.ssh && ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519
+for box in one two; do
+    user=ann; [ $box = one ] || user=bob
+    printf 'Host %s\\n HostName 127.0.0.1\\n User %s\\n' $box $user
+done >~/.ssh/config
+printf 'Host *\\n StrictHostKeyChecking no\\n LogLevel ERROR\\n Port 2222\\n' >>~/.ssh/config
+"""
+
+
+@pytest.mark.box
+@pytest.mark.limit(240)
+def test_many_boxes_are_joined_over_ssh(box):
+    if box.root("test", "-x", "/usr/sbin/sshd", check=False).returncode:
+        pytest.skip(f"{support.ABSENT}sshd")
+    ann, bob = Person(box, "ann"), Person(box, "bob")
+    for person in (ann, bob):
+        person.write(f"{person.home}/rows", f"{person.name}s\t{person.home}\n")
+        person.configure(manifest={"file": f"{person.home}/rows"})
+        person.install()
+        person.ps("start")
+        person.wait_for(f"{person.name}s")
+    ann.run("sh", "-ec", SSH)
+    key = ann.out("cat", ".ssh/id_ed25519.pub")
+    for person in (ann, bob):
+        person.run("mkdir", "-p", "-m", "700", ".ssh")
+        person.write(f"{person.home}/.ssh/authorized_keys", key + "\n")
+    box.root("sh", "-ec", "mkdir -p /run/sshd; ssh-keygen -A >/dev/null; /usr/sbin/sshd -p 2222")
+    (command,) = [line for block in blocks("bash") for line in block.splitlines()]
+    shown = ann.run("bash", "-c", command).stdout.splitlines()
+    assert [line.split("\t")[:3] for line in shown] == [
+        ["one", "anns", "LIVE"],
+        ["two", "bobs", "LIVE"],
+    ]
