@@ -163,8 +163,9 @@ class Box:
         return self.root("journalctl", "-b", "--no-pager", "-o", "short-monotonic", *args).stdout
 
     def property(self, name: str, unit: str, key: str) -> str:
-        """Return one property of a user unit."""
-        return self.out(name, "systemctl", "--user", "show", "--value", "-p", key, unit)
+        """Return one property of a user unit, "" while the user has no manager."""
+        argv = ["systemctl", "--user", "show", "--value", "-p", key, unit]
+        return self.out(name, *argv, check=False)
 
 
 def as_nobody(info: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -116,8 +116,9 @@ class Person:
         wanted = set(names)
 
         def settled() -> bool:
-            running = self.box.property(self.name, UNIT, "ActiveState") == "activating"
-            return not running and self.live() == wanted and wanted <= set(self.panes())
+            if self.box.property(self.name, UNIT, "ActiveState") not in ("inactive", "failed"):
+                return False
+            return self.live() == wanted and wanted <= set(self.panes())
 
         if not wait_until(settled, PATIENCE):
             journal = self.box.journal(f"_UID={self.out('id', '-u')}")
