@@ -68,7 +68,8 @@ class Real:
 
     def settings(self, **extra: Any) -> str:
         """Write a settings file with hooks that note every start and end; return its path."""
-        note = {"type": "command", "command": f"{{ cat; echo; }} >>{shlex.quote(self.log)}"}
+        line = "line=$(cat); printf '%s\\n' \"$line\" >>"  # in one write: two may fire at once
+        note = {"type": "command", "command": line + shlex.quote(self.log)}
         events = {name: [{"hooks": [note]}] for name in ("SessionStart", "SessionEnd")}
         path = os.path.join(self.home, "settings.json")
         defaults = {"skipDangerousModePermissionPrompt": True, "disableAgentView": True}
