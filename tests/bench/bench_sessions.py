@@ -29,8 +29,9 @@ AGENT = """#!/bin/sh
 mkdir -p "$HOME/.claude/sessions"
 id=$(echo "$*" | sed -n 's/.*--resume \\([^ ]*\\).*/\\1/p')
 start=$(cut -d' ' -f22 /proc/$$/stat)
-printf '{"pid":%s,"sessionId":"%s","cwd":"%s","procStart":"%s","kind":"interactive","status":"idle"}' \\
-    $$ "$id" "$PWD" "$start" >"$HOME/.claude/sessions/$$.json"
+about='"kind":"interactive","status":"idle"'
+printf '{"pid":%s,"sessionId":"%s","cwd":"%s","procStart":"%s",%s}' \\
+    $$ "$id" "$PWD" "$start" "$about" >"$HOME/.claude/sessions/$$.json"
 echo up >>"$HOME/marks"
 exec sleep 100000
 """
