@@ -439,6 +439,11 @@ def test_a_teams_list_is_shown_and_never_adopted_into(box):
     assert "of the team" in box.hook(env=TEAMS).context and not box.has()
 
 
+def test_a_teams_list_that_is_not_there_stays_away(box):
+    box.session(OLD)
+    assert box.hook(env=TEAMS).stdout == "" and box.lists() == {OLD}
+
+
 def test_without_a_screen_a_team_has_no_list_of_its_own(box):
     box.session(OLD)
     assert "recovered" in box.hook(env={**TEAMS, "CLAUDE_CODE_ENTRYPOINT": "sdk-cli"}).context
