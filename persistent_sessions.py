@@ -5456,26 +5456,28 @@ def give_consent(tmux: Tmux, pane: str, until: float) -> list[str]:
     Raises Failure when a prompt stays.
     """
     answered: list[str] = []
-    quiet = 0
-    pause = 0.05
+    quiet = steady = 0
     before = ""
     while time.monotonic() < until:
         text = tmux.screens([pane]).get(pane, "")
         screen = classify_screen(text)
         if screen is None or not screen.consent:
             quiet += 1
-            if quiet > 12 and answered:  # a second prompt may follow the first
+            if quiet > 30 and answered:  # a second prompt may follow the first
                 return answered
-        elif text != before:
-            quiet, before = 0, text
-            key = choose_key(text)
-            if key:
-                tmux("send-keys", "-t", pane, key)
-            if key == "Enter":
-                answered.append(screen.label)
-                before = ""
-                pause = 0.3
-        time.sleep(pause)  # a program's screen; nothing announces that it was drawn
+        else:
+            quiet, steady = 0, steady + 1 if text == before else 0
+            # A busy start loses keys and draws a dialog anew with its mark back (2.1.332):
+            # look twice before a key, and send it again where nothing came of it.
+            if steady == 1 or steady > 8:
+                steady = 2
+                key = choose_key(text)
+                if key:
+                    tmux("send-keys", "-t", pane, key)
+                if key == "Enter" and answered[-1:] != [screen.label]:
+                    answered.append(screen.label)
+        before = text
+        time.sleep(0.1)  # a program's screen; nothing announces that it was drawn
     if not answered:
         raise Failure("no consent prompt was on the screen")
     return answered
