@@ -137,6 +137,7 @@ def format_hint(siblings: Sequence[Sibling], session: str, why: str, room: int) 
 
 def claude_home(environ: Mapping[str, str]) -> str:
     """Return Claude's folder: CLAUDE_CONFIG_DIR, else ~/.claude."""
+    # Same in persistent_sessions.py; tests/test_rules.py compares them.
     return environ.get("CLAUDE_CONFIG_DIR") or os.path.join(environ.get("HOME", ""), ".claude")
 
 
@@ -327,8 +328,8 @@ def remove_staging(root: str, own: str = "") -> None:
             shutil.rmtree(os.path.join(root, name), ignore_errors=True)
 
 
-def publish(root: str, source: str, name: str) -> bool:
-    """Make a copy of the list `source` visible as `name`, whole; False if `name` exists."""
+def publish(root: str, source: str, name: str) -> None:
+    """Make a whole copy of the list `source` visible as `name`; that it exists is an OSError."""
     own = f"{STAGING}{os.getpid()}-{read_life(os.getpid())}"
     os.umask(0o077)
     os.mkdir(f"{root}/{own}")
@@ -340,13 +341,10 @@ def publish(root: str, source: str, name: str) -> bool:
                     f.write(raw)
                 os.utime(f"{root}/{own}/{file}", ns=(changed, changed))
         rename_noreplace(f"{root}/{own}", f"{root}/{name}")
-    except OSError as e:
+    except OSError:
         remove_staging(root, own)
-        if isinstance(e, FileExistsError):  # another hook was quicker
-            return False
         raise
     os.fsync(os.open(root, os.O_RDONLY))
-    return True
 
 
 def hook(payload: dict[str, object]) -> str:
@@ -365,7 +363,8 @@ def hook(payload: dict[str, object]) -> str:
             siblings = read_siblings(session, os.path.dirname(transcript), cwd, root)
     named = [s for s in siblings if s.verdict == YES]
     try:
-        if len(named) == 1 and publish(root, named[0].name, name):
+        if len(named) == 1:
+            publish(root, named[0].name, name)
             header = f"were recovered from {named[0].name}: they are in your list"
     except OSError as e:
         why = f"it cannot be published, {e.strerror}"
@@ -383,8 +382,9 @@ def hook_command(other: bool = False) -> str:
     code = f'import sys;sys.path.append("{folder}");import task_adopt as m;sys.exit(m.main())'
     door = os.path.join(folder, "task_adopt.py")
     quick = os.path.exists(door) and os.path.samefile(door, __file__)
+    python = "/usr/bin/python3" if os.access("/usr/bin/python3", os.X_OK) else sys.executable
     if quick != other:
-        return f"/usr/bin/python3 -IS -c {shlex.quote(code)}"
+        return shlex.join([python, "-IS", "-c", code])
     return shlex.quote(os.path.abspath(__file__))
 
 
@@ -414,7 +414,8 @@ def cmd_adopt(verb: str, source: str, target: str) -> str:
         return f"{source}: {taken.get(source, doubt)}"
     if not any(t.open for t in read_tasks(os.path.join(root, source))):
         return f"{source} has no open task"
-    return "" if publish(root, source, name) else f"{name} was given a list just now"
+    publish(root, source, name)
+    return ""
 
 
 def cmd_setup(verb: str, source: str, target: str) -> str:

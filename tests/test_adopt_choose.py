@@ -400,6 +400,20 @@ def test_a_person_who_quotes_the_hook_supersedes_nothing(box):
     assert not box.hook().context.count("open tasks were recovered") and not box.has()
 
 
+def test_what_another_hook_was_told_supersedes_nothing(box):
+    box.session(OLD, task(1), ago=300)
+    box.session(OTHER, task(1, subject="another"), ago=200)
+    told = {"content": [f"recovered from {OLD}: they"], "hookEvent": "PostToolUse"}
+    box.transcript(OTHER, {"attachment": told}, {"cwd": box.project}, ago=200)
+    assert f"--from {OLD}" in box.hook().context and not box.has()
+
+
+def test_one_of_the_same_time_supersedes_nothing(box):
+    box.session(OLD, task(1), ago=200)
+    box.session(OTHER, task(1), task(2), ago=200)
+    assert f"--from {OLD}" in box.hook().context and not box.has()
+
+
 def test_an_older_session_supersedes_nothing(box):
     box.session(OLD, task(1), task(2), ago=100)
     box.session(OTHER, task(1), task(2), task(3), ago=200)
