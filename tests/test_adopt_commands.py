@@ -141,7 +141,8 @@ def test_status_names_the_list_of_this_session(box, own):
         box.store(NEW)
     box.transcript(NEW)
     said = box.command("status", "--to", NEW).stdout
-    assert said.count(NEW) == 1 and f"{box.tasks}/{NEW}" in said and ("its own" if own else "none yet") in said
+    assert said.count(NEW) == 1 and f"{box.tasks}/{NEW}" in said
+    assert ("its own" if own else "none yet") in said
 
 
 def test_status_says_whether_the_task_tools_are_on(box):
@@ -181,6 +182,11 @@ def test_install_prefers_the_import_door_when_it_leads_to_the_same_file(box, doo
     library = f"{box.home}/.local/lib/persistent-sessions"
     code = f'import sys;sys.path.append("{library}");import task_adopt as m;sys.exit(m.main())'
     assert commands(box) == [shlex.join(["/usr/bin/python3", "-IS", "-c", code])]
+
+
+def test_a_door_that_leads_to_another_file_is_not_used(box, door):
+    box.command("install")
+    assert commands(box) == [HOOK]
 
 
 def test_install_replaces_what_it_installed_before_there_was_a_door(box, door):
@@ -274,7 +280,8 @@ def test_a_byte_order_mark_is_kept(box):
     write_settings(box, "\ufeff" + THEIRS)
     box.command("install")
     with open(f"{box.claude}/settings.json", "rb") as f:
-        assert f.read().startswith(b"\xef\xbb\xbf{")
+        text = f.read()
+    assert text.startswith(b"\xef\xbb\xbf{") and HOOK.encode() in text
 
 
 BROKEN = [

@@ -111,7 +111,8 @@ def test_killed_at_any_call_that_changes_something_it_leaves_none_or_all_and_no_
     status, trace = traced(first, "-e", f"trace={CHANGES}")
     assert (status, first.has()) == (0, True)
     points = list(changes(trace))
-    assert {"mkdir", "openat", "write", "syncfs", "renameat2", "fsync"} <= {name for name, _ in points}
+    names = {name for name, _ in points}
+    assert {"mkdir", "openat", "write", "syncfs", "renameat2", "fsync"} <= names
     for at, (name, count) in enumerate(points):
         box = Box(tmp_path / str(at))
         source = files(box.session(OLD, task(1), task(2, "completed")))
