@@ -676,15 +676,20 @@ def parse_ids(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(i for i in seen if is_session_id(i)))
 
 
+def classify_directory(directory: str) -> str:
+    """Return why a directory cannot stand in a row, or ""."""
+    if not directory.startswith("/"):
+        return "the directory must be absolute (~ and $HOME are not expanded)"
+    return "" if directory.isprintable() else "the directory's name holds control characters"
+
+
 def classify_row(name: str, directory: str, fields: int) -> str:
     """Return why a TSV row cannot be used, or ""."""
     if fields < 2:
         return "expected NAME<TAB>/DIRECTORY"
     if classify_name(name):
         return classify_name(name)
-    if not directory.startswith("/") or not directory.isprintable():
-        return "the directory must be absolute and plain (~ and $HOME are not expanded)"
-    return ""
+    return classify_directory(directory)
 
 
 def parse_args(text: str) -> tuple[str, ...]:
@@ -2011,12 +2016,11 @@ def check_socket(path: str) -> None:
 
 
 def socket_inode(path: str) -> str:
-    """Return the inode of a socket that a process listens on although its file is gone, or "".
+    """Return the inode of a unix socket that a process listens on by this path, or "".
 
+    Where no client reaches it, its file is gone or is another one by now.
     Source: /proc/net/unix; 00010000 in its fourth column is __SO_ACCEPTCON.
     """
-    if os.path.lexists(path):
-        return ""  # the file is there and nobody answered on it
     real = f"{os.path.realpath(os.path.dirname(path))}/{os.path.basename(path)}"
     for line in read_file("/proc/net/unix", 1 << 24).splitlines():
         fields = line.split(None, 7)
@@ -3146,9 +3150,7 @@ def make_socket_folder(socket: str) -> None:
     """Make the folder of a tmux socket as tmux would.  Raises Failure."""
     folder = os.path.dirname(socket)
     try:
-        os.mkdir(folder, 0o700)
-    except FileExistsError:
-        pass
+        os.makedirs(folder, mode=0o700, exist_ok=True)
     except OSError as e:
         raise Failure(f"tmux: {folder}: {e.strerror}") from None
     check_socket(socket)
@@ -3201,9 +3203,11 @@ def recover_socket(socket: str) -> bool:
             make_socket_folder(socket)
             os.kill(pid, signal.SIGUSR1)
             deadline = time.monotonic() + 2
-            while time.monotonic() < deadline and not os.path.lexists(socket):
-                time.sleep(0.01)  # tmux says nothing when it is done
-            return os.path.lexists(socket)
+            while time.monotonic() < deadline:
+                if Tmux(socket)("list-sessions", check=False).status == 0:
+                    return True
+                time.sleep(0.02)  # tmux says nothing when it is done
+            return False
     return False
 
 
@@ -5162,6 +5166,9 @@ def reserve(start_: Start, directory: str, wished: str, world: World) -> Spec:
     """Register a session for a folder under a name that is nobody else's."""
     paths = start_.paths
     chosen: list[Spec] = []
+    why = classify_directory(directory)
+    if why:  # its row would lead elsewhere after a crash
+        raise Failure(f"open: {why}: {directory!r}", hint="command claude")
 
     def act() -> None:
         opened, _ = read_registry(paths)

@@ -237,3 +237,12 @@ def test_where_claude_never_kept_a_conversation_a_person_gets_a_new_one(ps, work
     assert done.returncode == 1 and "open work" in done.stderr
     done = ps("open", cwd=work)
     assert done.returncode == 0 and "a new conversation" in done.stderr
+
+
+@pytest.mark.parametrize("folder", ["b\nc", "d\te", "x\x01", "\udcff"])
+def test_a_folder_that_no_row_can_hold_is_refused(ps, claude, home, folder):
+    configure()
+    (home / folder).mkdir()
+    done = ps("open", cwd=home / folder)
+    assert done.returncode == 1 and "control characters" in done.stderr
+    assert sessions.panes() == {} and not (state() / "registry.tsv").exists()

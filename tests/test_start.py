@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -133,6 +134,22 @@ def test_a_deleted_socket_of_a_server_without_our_sessions_is_made_anew_too(ps, 
     Path(os.environ["TMUX_TMPDIR"], f"tmux-{os.getuid()}", "default").unlink()
     assert ps("start").returncode == 0
     assert set(sessions.panes()) == {"api", "other"}
+
+
+@pytest.mark.parametrize("how", ["its folder is gone", "another file stands there"])
+def test_a_server_that_cannot_be_reached_is_reached_again(ps, claude, tmux, how):
+    declare(row("api"))
+    ps("start")
+    pid = sessions.panes()["api"]
+    if how == "its folder is gone":
+        shutil.rmtree(os.environ["TMUX_TMPDIR"])
+    else:
+        socket = Path(os.environ["TMUX_TMPDIR"], f"tmux-{os.getuid()}", "default")
+        socket.unlink()
+        socket.write_text("not a socket")
+    done = ps("start")
+    assert done.returncode == 0 and "made its deleted socket file anew" in done.stderr
+    assert sessions.panes() == {"api": pid}
 
 
 def test_a_shell_and_the_unit_agree_about_the_socket(ps, claude, home, tmux):
