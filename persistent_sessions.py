@@ -41,16 +41,19 @@ if TYPE_CHECKING:
     from typing import NamedTuple, NoReturn
 else:
     import _signal as signal  # the signal module builds enums, which costs 4 ms
-    from _operator import itemgetter
+    from _collections import _tuplegetter  # what collections.namedtuple reads its fields with
 
-    class NamedTuple(tuple):
+    class Record_(type):
+        """Turn the annotations of a class into its fields, before the class exists."""
+
+        def __new__(mcs, name, bases, members):
+            fields = tuple(members.get("__annotations__", ()))
+            members["_defaults"] = {f: members[f] for f in fields if f in members}
+            members.update((f, _tuplegetter(at, "")) for at, f in enumerate(fields))
+            return type.__new__(mcs, name, bases, {**members, "_fields": fields})
+
+    class NamedTuple(tuple, metaclass=Record_):
         """Do at run time what typing.NamedTuple does, without importing typing."""
-
-        def __init_subclass__(cls) -> None:
-            cls._fields = tuple(cls.__annotations__)
-            cls._defaults = {f: cls.__dict__[f] for f in cls._fields if f in cls.__dict__}
-            for at, field in enumerate(cls._fields):
-                setattr(cls, field, property(itemgetter(at)))
 
         def __new__(cls, *args, **named):
             if not named and len(args) == len(cls._fields):
@@ -423,20 +426,20 @@ class World(NamedTuple):
     """One snapshot: everything that the plan may look at."""
 
     specs: tuple[Spec, ...]
-    retired: tuple[Spec, ...]
-    facts: Mapping[str, Facts]
-    panes: tuple[Pane, ...]
-    by_pid: Mapping[int, Sequence[Pane]]  # those that are not dead
-    screens: Mapping[str, Screen]  # by the pane's key
-    claudes: frozenset[str]  # keys of panes in which a claude lives that has no supervisor
-    records: tuple[Record, ...]
-    transcripts: Mapping[str, bool]  # conversation id: it can be resumed
-    moved: Mapping[str, str]  # conversation id: the one that goes on with it
-    jobs: Mapping[str, str]  # conversation id: Claude's background job that keeps it
-    blind: str  # why tmux could not be asked, or ""
-    no_projects: str  # why transcripts could not be looked up, or ""
-    unclear: str  # a record of a live process that could not be read, or ""
-    now: float
+    retired: tuple[Spec, ...] = ()
+    facts: Mapping[str, Facts] = {}
+    panes: tuple[Pane, ...] = ()
+    by_pid: Mapping[int, Sequence[Pane]] = {}  # those that are not dead
+    screens: Mapping[str, Screen] = {}  # by the pane's key
+    claudes: frozenset[str] = frozenset()  # keys of panes with a claude but no supervisor
+    records: tuple[Record, ...] = ()
+    transcripts: Mapping[str, bool] = {}  # conversation id: it can be resumed
+    moved: Mapping[str, str] = {}  # conversation id: the one that goes on with it
+    jobs: Mapping[str, str] = {}  # conversation id: Claude's background job that keeps it
+    blind: str = ""  # why tmux could not be asked
+    no_projects: str = ""  # why transcripts could not be looked up
+    unclear: str = ""  # a record of a live process that could not be read
+    now: float = 0.0
     insist: frozenset[str] = frozenset()  # named by the person: tried at once
 
 
@@ -850,6 +853,12 @@ def parse_panes(text: str, socket: str) -> tuple[Pane, ...]:
         except (KeyError, ValueError):
             raise Failure(f"tmux: unexpected answer {line[:80]!r}") from None
     return tuple(panes)
+
+
+def parse_screens(token: str, text: str) -> dict[str, str]:
+    """Return what each pane shows from an answer to `screens_input`; one that went shows ""."""
+    parts = (part.partition("\n") for part in text.split(f"{token} ")[1:])
+    return {f"%{number}": shown for number, _, shown in parts}
 
 
 def parse_stat(text: str) -> tuple[str, int, int, int, str]:
@@ -1934,6 +1943,75 @@ def converse(
             os.close(fd)
 
 
+class Program:
+    """A short-lived program from its start to its end."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        label: str = "",
+        input: str = "",
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start it and give it what its pipe takes of `input`.  Raises Failure: not found."""
+        self.label = label or argv[0]
+        if os.environ.get("PS_TRACE"):
+            import shlex
+
+            say(f"+ {shlex.join(argv)}")
+        ends = [os.pipe() for _ in range(3)]
+        self.pipes = (ends[0][1], ends[1][0], ends[2][0])
+        theirs = (ends[0][0], ends[1][1], ends[2][1])
+        for fd in self.pipes:
+            os.set_blocking(fd, False)
+        actions = [(os.POSIX_SPAWN_DUP2, fd, at) for at, fd in enumerate(theirs)]
+        try:
+            self.pid = os.posix_spawnp(
+                argv[0],
+                list(argv),
+                os.environ if env is None else dict(env),
+                file_actions=actions,
+                setsigdef=spawn_signals(),
+            )
+        except OSError as e:
+            for fd in self.pipes:
+                os.close(fd)
+            why = "command not found" if isinstance(e, FileNotFoundError) else e.strerror
+            raise Failure(f"{argv[0]}: {why}") from None
+        finally:
+            for fd in theirs:
+                os.close(fd)
+        data = memoryview(input.encode("utf-8", "surrogateescape"))
+        self.rest = feed(self.pipes[0], data) if data else data
+        if not self.rest:
+            os.close(self.pipes[0])
+            self.pipes = (os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), *self.pipes[1:])
+
+    def finish(self, *, check: bool = True, timeout: float = RUN_TIMEOUT) -> Done:
+        """Wait for its end and return its output.
+
+        Raises ToolError on a non-zero exit unless `check` is false, and Failure when it is
+        silent for `timeout` seconds (it is killed then).
+        """
+        output = None
+        try:
+            output = converse(self.pid, self.pipes, self.rest, timeout)
+        except OSError as e:
+            raise Failure(f"{self.label}: {e.strerror}") from None
+        finally:
+            if output is None:
+                os.kill(self.pid, signal.SIGKILL)
+            _, status = os.waitpid(self.pid, 0)
+        if output is None:
+            raise Failure(f"{self.label}: no answer in {timeout:g} s")
+        code = os.waitstatus_to_exitcode(status)
+        out, err = (b"".join(part).decode("utf-8", "surrogateescape") for part in output)
+        if check and code:
+            raise ToolError(self.label, code, err)
+        return Done(code, out, err)
+
+
 def run(
     argv: Sequence[str],
     *,
@@ -1943,56 +2021,9 @@ def run(
     timeout: float = RUN_TIMEOUT,
     env: Mapping[str, str] | None = None,
 ) -> Done:
-    """Run a short-lived program to its end and return its output.
-
-    Raises ToolError on a non-zero exit unless `check` is false, and Failure when the
-    program is missing or silent for `timeout` seconds (it is killed then).
-    """
-    label = label or argv[0]
-    if os.environ.get("PS_TRACE"):
-        import shlex
-
-        say(f"+ {shlex.join(argv)}")
-    ends = [os.pipe() for _ in range(3)]
-    ours = (ends[0][1], ends[1][0], ends[2][0])
-    theirs = (ends[0][0], ends[1][1], ends[2][1])
-    for fd in ours:
-        os.set_blocking(fd, False)
-    actions = [(os.POSIX_SPAWN_DUP2, fd, at) for at, fd in enumerate(theirs)]
-    try:
-        pid = os.posix_spawnp(
-            argv[0],
-            list(argv),
-            os.environ if env is None else dict(env),
-            file_actions=actions,
-            setsigdef=spawn_signals(),
-        )
-    except OSError as e:
-        for fd in ours:
-            os.close(fd)
-        why = "command not found" if isinstance(e, FileNotFoundError) else e.strerror
-        raise Failure(f"{argv[0]}: {why}") from None
-    finally:
-        for fd in theirs:
-            os.close(fd)
-    if not input:
-        os.close(ours[0])
-        ours = (os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), *ours[1:])
-    output = None
-    try:
-        data = memoryview(input.encode("utf-8", "surrogateescape"))
-        output = converse(pid, ours, data, timeout)
-    finally:
-        if output is None:
-            os.kill(pid, signal.SIGKILL)
-        _, status = os.waitpid(pid, 0)
-    if output is None:
-        raise Failure(f"{label}: no answer in {timeout:g} s")
-    code = os.waitstatus_to_exitcode(status)
-    out, err = (b"".join(part).decode("utf-8", "surrogateescape") for part in output)
-    if check and code:
-        raise ToolError(label, code, err)
-    return Done(code, out, err)
+    """Run a short-lived program to its end and return its output.  Raises as Program does."""
+    program = Program(argv, label=label, input=input, env=env)
+    return program.finish(check=check, timeout=timeout)
 
 
 def check_socket(path: str) -> None:
@@ -2029,6 +2060,16 @@ def socket_inode(path: str) -> str:
     return ""
 
 
+def screens_input(token: str, pane_ids: Iterable[str]) -> str:
+    """Return the tmux commands that print what panes show, each under a line with its number.
+
+    Without the "%" of its id, which display-message takes for a date: "%41" is spaces.
+    """
+    return "".join(
+        f"display-message -p '{token} {p[1:]}'\ncapture-pane -p -t '{p}'\n" for p in pane_ids
+    )
+
+
 class Tmux(NamedTuple):
     """One tmux server, named by its socket's path."""
 
@@ -2045,6 +2086,26 @@ class Tmux(NamedTuple):
         """Run one tmux client.  -u: without it a systemd unit's locale turns tabs into "_"."""
         argv = [*scope, "tmux", "-u", "-S", self.socket, *args]
         return run(argv, label=f"tmux {args[0]}", check=check, input=input, env=env)
+
+    def ask(self, pane_ids: Sequence[str]) -> Callable[[], tuple[tuple[Pane, ...], dict[str, str]]]:
+        """Ask for every pane and for what these show, through one client; return what waits.
+
+        Raises Failure where it did not get a whole answer.
+        """
+        check_socket(self.socket)
+        token = os.urandom(8).hex()
+        argv = ["list-panes", "-a", "-F", PANE_FORMAT, ";", "source-file", "-"]
+        asking = Program(
+            ["tmux", "-u", "-S", self.socket, *argv], input=screens_input(token, pane_ids)
+        )
+
+        def answer() -> tuple[tuple[Pane, ...], dict[str, str]]:
+            listed, found, shown = asking.finish(check=False).stdout.partition(f"{token} ")
+            if not found:
+                raise Failure("tmux: no whole answer")
+            return parse_panes(listed, self.socket), parse_screens(token, found + shown)
+
+        return answer
 
     def panes(self) -> tuple[Pane, ...] | None:
         """Return every pane of the server, or None when there is no server.
@@ -2073,15 +2134,12 @@ class Tmux(NamedTuple):
         if not pane_ids:
             return {}
         token = os.urandom(8).hex()
-        lines = (f"display-message -p '{token} {p}'\ncapture-pane -p -t '{p}'\n" for p in pane_ids)
-        done = self("source-file", "-", input="".join(lines), check=False)
-        parts = done.stdout.split(f"{token} ")[1:]
-        found = dict(part.partition("\n")[::2] for part in parts)
-        return {p: text for p, text in found.items() if text}
+        done = self("source-file", "-", input=screens_input(token, pane_ids), check=False)
+        return parse_screens(token, done.stdout)
 
 
-def git(clone: str, *args: str, owner: int, timeout: float = GIT_TIMEOUT) -> str:
-    """Run git on a clone without its surprises: no inherited GIT_*, no prompt, no helper.
+def start_git(clone: str, *args: str, owner: int) -> Program:
+    """Start git on a clone without its surprises: no inherited GIT_*, no prompt, no helper.
 
     `owner` is the clone's uid: root's is trusted for this one command, nobody else's.
     """
@@ -2093,8 +2151,12 @@ def git(clone: str, *args: str, owner: int, timeout: float = GIT_TIMEOUT) -> str
         quiet += ["-c", "protocol.allow=never"]
     else:
         env["GIT_SSH_COMMAND"] = "ssh -o BatchMode=yes -o ConnectTimeout=10"
-    argv = ["git", "-C", clone, *safe, *quiet, *args]
-    return run(argv, label=f"git {args[0]}", timeout=timeout, env=env).stdout
+    return Program(["git", "-C", clone, *safe, *quiet, *args], label=f"git {args[0]}", env=env)
+
+
+def git(clone: str, *args: str, owner: int, timeout: float = GIT_TIMEOUT) -> str:
+    """Run git on a clone and return what it prints.  Raises Failure."""
+    return start_git(clone, *args, owner=owner).finish(timeout=timeout).stdout
 
 
 def manager_state(*user: str) -> str:
@@ -2417,13 +2479,16 @@ def read_registry(paths: Paths) -> tuple[tuple[Spec, ...], tuple[str, ...]]:
     return parse_rows(read_state(f"{paths.state}/registry.tsv"), declared=False)
 
 
-def manifest_text(config: Config) -> str:
-    """Return the manifest as it stands.  Raises Failure when it cannot be read."""
-    if config.file:
-        try:
-            return read_file(config.file, 1 << 24)
-        except OSError as e:
-            raise Failure(f"manifest {config.file}: {e.strerror}") from None
+def read_manifest(path: str) -> str:
+    """Return a manifest that is a plain file.  Raises Failure."""
+    try:
+        return read_file(path, 1 << 24)
+    except OSError as e:
+        raise Failure(f"manifest {path}: {e.strerror}") from None
+
+
+def start_manifest(config: Config) -> Program:
+    """Start git on the manifest's clone.  Raises Failure."""
     try:
         owner = os.stat(config.clone).st_uid
     except OSError as e:
@@ -2431,7 +2496,25 @@ def manifest_text(config: Config) -> str:
     if owner not in (0, os.getuid()):
         hint = f"git clone {config.clone} ~/manifest"
         raise Failure(f"manifest clone {config.clone}: it belongs to another user", hint=hint)
-    return git(config.clone, "show", f"{config.ref}:{config.path}", owner=owner)
+    return start_git(config.clone, "show", f"{config.ref}:{config.path}", owner=owner)
+
+
+def ask_manifest(config: Config) -> Callable[[], str]:
+    """Ask for the manifest as it stands; return what waits for it and raises Failure."""
+    if config.file:
+        return lambda: read_manifest(config.file)
+    if not config.clone:
+        return str
+    try:
+        asked = start_manifest(config)
+    except Failure as e:
+        why = e
+
+        def refuse() -> str:
+            raise why
+
+        return refuse
+    return lambda: asked.finish(timeout=GIT_TIMEOUT).stdout
 
 
 def owner_of(directory: str) -> int:
@@ -2460,7 +2543,9 @@ def user_name() -> str:
         return str(os.getuid())
 
 
-def load_manifest(paths: Paths, config: Config) -> tuple[tuple[Spec, ...], tuple[str, ...], bool]:
+def load_manifest(
+    paths: Paths, config: Config, asked: Callable[[], str]
+) -> tuple[tuple[Spec, ...], tuple[str, ...], bool]:
     """Return this user's rows, complaints, and whether the last good copy stands in.
 
     A valid manifest becomes the copy; one that cannot be read, is empty to the byte or
@@ -2471,18 +2556,19 @@ def load_manifest(paths: Paths, config: Config) -> tuple[tuple[Spec, ...], tuple
     copy = f"{paths.state}/manifest.tsv"
     broken, complaints = False, []
     try:
-        text = manifest_text(config)
+        text = asked()
         specs, bad = parse_rows(text, declared=True)
         if not text or "\0" in text or (bad and not specs):
             raise Failure("manifest: it is empty" if not text else f"manifest: {bad or 'NULs'}")
-        if text != read_state(copy):
-            write_atomic(copy, text)
+        try:
+            if text != read_state(copy):
+                write_atomic(copy, text)
+        except OSError as e:
+            complaints.append(f"manifest: no copy could be kept: {e.strerror}")
     except Failure as e:
         specs, bad = parse_rows(read_state(copy), declared=True)
         broken = True
         complaints.append(f"{e}; the last good copy is used" + (f" ({e.hint})" if e.hint else ""))
-    except OSError as e:
-        complaints.append(f"manifest: no copy could be kept: {e.strerror}")
     user = user_name()
     return tuple(s for s in specs if is_own(s, user)), (*complaints, *bad), broken
 
@@ -2493,13 +2579,8 @@ def read_facts(
     directory: str,
     listing: Iterable[str],
     boot: str,
-    *,
-    brief: bool = False,
 ) -> Facts:
-    """Return what the state folder and the disk say about one session.
-
-    `brief`: of one whose supervisor lives only that, which is all its verdict needs.
-    """
+    """Return what the state folder and the disk say about one session."""
 
     def read(kind: str) -> str:
         return read_state(paths.of(name, kind)) if f"{name}.{kind}" in listing else ""
@@ -2507,10 +2588,6 @@ def read_facts(
     try:
         run_ = parse_supervisor(read("run"))
         lives = run_ is not None and supervisor_lives(run_, boot)
-        if lives and brief:
-            health = parse_health(read("health"))
-            retired = f"{name}.retired" in listing
-            return Facts(run=run_, run_live=True, health=health, retired=retired)
         ids = parse_ids(read("id"))
         code = 0
         try:
@@ -2536,16 +2613,31 @@ def read_facts(
 
 def physical(specs: Iterable[Spec]) -> tuple[Spec, ...]:
     """Return rows with their directories as the kernel names them."""
-    return tuple(s._replace(directory=os.path.realpath(s.directory)) for s in specs)
+    parents: dict[str, str] = {}  # most rows share a few
+    found = []
+    for spec in specs:
+        parent, name = os.path.split(spec.directory)
+        if parent not in parents:
+            parents[parent] = os.path.realpath(parent).rstrip("/")
+        path = f"{parents[parent]}/{name}"
+        plain = name not in ("", ".", "..") and not os.path.islink(path)
+        path = path if plain else os.path.realpath(spec.directory)
+        found.append(spec if path == spec.directory else spec._replace(directory=path))
+    return tuple(found)
 
 
-def read_sockets(config: Config, facts: Mapping[str, Facts]) -> tuple[str, ...]:
+def live_runs(facts: Mapping[str, Facts]) -> list[Supervisor]:
+    """Return the supervisors that live."""
+    return [f.run for f in facts.values() if f.run and f.run_live]
+
+
+def read_sockets(config: Config, runs: Iterable[Supervisor]) -> tuple[str, ...]:
     """Return the tmux sockets in use, the one for new sessions first.
 
     A live session's socket wins over the environment, so that a login shell and the
     unit cannot disagree about where sessions live.
     """
-    live = [f.run.socket for f in facts.values() if f.run and f.run_live and f.run.socket]
+    live = [run_.socket for run_ in runs if run_.socket]
     first = config.socket or (max(live, key=live.count) if live else tmux_default(os.environ))
     return tuple(dict.fromkeys((first, *live)))
 
@@ -2562,11 +2654,16 @@ def read_panes(sockets: Sequence[str]) -> tuple[tuple[Pane, ...], str]:
     return tuple(panes), blind
 
 
+def is_readable(pane: Pane) -> bool:
+    """Tell whether a pane's screen is large enough to be judged."""
+    return not pane.dead and pane.width >= READABLE[0] and pane.height >= READABLE[1]
+
+
 def read_screens(panes: Iterable[Pane]) -> dict[str, Screen]:
     """Return what holds or asks in each pane that is large enough to judge."""
     by_socket: dict[str, dict[str, str]] = {}
     for pane in panes:
-        if not pane.dead and pane.width >= READABLE[0] and pane.height >= READABLE[1]:
+        if is_readable(pane):
             by_socket.setdefault(pane.socket, {})[pane.pane_id] = pane.key
     found: dict[str, Screen] = {}
     for socket, keys in by_socket.items():
@@ -2589,9 +2686,11 @@ def read_claudes(panes: Iterable[Pane], records: Iterable[Record]) -> frozenset[
     return frozenset(found)
 
 
-def load_set(paths: Paths, config: Config) -> tuple[tuple[Spec, ...], tuple[str, ...], bool]:
+def load_set(
+    paths: Paths, config: Config, asked: Callable[[], str]
+) -> tuple[tuple[Spec, ...], tuple[str, ...], bool]:
     """Return the restore set (retired rows included), complaints, and whether it is broken."""
-    declared, complaints, broken = load_manifest(paths, config)
+    declared, complaints, broken = load_manifest(paths, config, asked)
     opened, bad = read_registry(paths)
     return physical(restore_set(declared, opened)), (*complaints, *bad), broken
 
@@ -2651,19 +2750,14 @@ def read_world(
     names = {spec.name for spec in specs}
     gone = sorted(n[:-8] for n in listing if n.endswith(".retired") and n[:-8] not in names)
     retired = physical(parse_retired(n, read_state(paths.of(n, "retired"))) for n in gone)
-    facts = {}
-    for brief in (not records, False):  # a second look where something is to be launched
-        facts = {
-            s.name: read_facts(paths, s.name, s.directory, listing, boot, brief=brief)
-            for s in (*specs, *retired)
-        }
-        if all(f.run_live or f.retired for f in facts.values()) and not insist:
-            break
-    panes, blind = read_panes(read_sockets(config, facts))
+    facts = {
+        s.name: read_facts(paths, s.name, s.directory, listing, boot) for s in (*specs, *retired)
+    }
+    panes, blind = read_panes(read_sockets(config, live_runs(facts)))
     lone = [s for s in specs if not facts[s.name].run_live and not facts[s.name].retired]
     asked = records or lone or insist
     traces = read_traces(paths.claude, lone, facts, panes) if asked else Traces()
-    runs = {f.run.pid for f in facts.values() if f.run and f.run_live}
+    runs = {run_.pid for run_ in live_runs(facts)}
     shown = [p for p in panes if p.pid in runs or p.session in names]
     return World(
         tuple(specs),
@@ -2682,6 +2776,71 @@ def read_world(
         traces.unclear,
         time.time(),
         frozenset(insist),
+    )
+
+
+class Glance(NamedTuple):
+    """What was looked at while git read the manifest, and what tmux was asked."""
+
+    listing: frozenset[str]
+    runs: Mapping[str, Supervisor]  # those that live
+    answers: Sequence[Callable[[], tuple[tuple[Pane, ...], dict[str, str]]]]
+
+
+def read_glance(paths: Paths, config: Config) -> Glance | None:
+    """Find the supervisors that live and ask tmux what they show; None where that is unclear."""
+    try:
+        listing, boot = frozenset(os.listdir(paths.state)), boot_id()
+        runs = {}
+        for name in (entry[:-4] for entry in listing if entry.endswith(".run")):
+            run_ = parse_supervisor(read_state(paths.of(name, "run")))
+            if run_ is not None and supervisor_lives(run_, boot):
+                runs[name] = run_
+        sockets = read_sockets(config, runs.values())
+        asked = {s: [r.pane for r in runs.values() if r.socket == s and r.pane] for s in sockets}
+        return Glance(listing, runs, [Tmux(s).ask(asked[s]) for s in sockets]) if runs else None
+    except (OSError, Failure):
+        return None  # read_world says what it is
+
+
+def read_steady(paths: Paths, specs: Sequence[Spec], glance: Glance) -> World | None:
+    """Return the world where every session's supervisor lives, else None.
+
+    That is what nearly every tick finds: two programs and two small files a session.
+    """
+    panes: list[Pane] = []
+    shown: dict[str, str] = {}
+    facts = {}
+    try:
+        for answer in glance.answers:
+            listed, texts = answer()
+            panes += listed
+            shown.update({p.key: texts[p.pane_id] for p in listed if p.pane_id in texts})
+        for name in (spec.name for spec in specs):
+            run_, retired = glance.runs.get(name), f"{name}.retired" in glance.listing
+            if run_ is None and not retired:
+                return None
+            noted = (
+                read_state(paths.of(name, "health")) if f"{name}.health" in glance.listing else ""
+            )
+            facts[name] = Facts(
+                run=run_, run_live=run_ is not None, health=parse_health(noted), retired=retired
+            )
+    except Failure:
+        return None
+    by_pid = index_panes(panes)
+    lived = [by_pid.get(run_.pid, ()) for run_ in live_runs(facts)]
+    keys = [pane.key for panes_ in lived for pane in panes_ if is_readable(pane)]
+    if not all(lived) or not all(key in shown for key in keys):
+        return None
+    screens = {key: classify_screen(shown[key]) for key in keys}
+    return World(
+        tuple(specs),
+        facts=facts,
+        panes=tuple(panes),
+        by_pid=by_pid,
+        screens={key: screen for key, screen in screens.items() if screen is not None},
+        now=time.time(),
     )
 
 
@@ -2996,15 +3155,19 @@ def python() -> str:
     return "/usr/bin/python3" if os.access("/usr/bin/python3", os.X_OK) else sys.executable
 
 
+# No collector for so short a life, and no tearing down: together a quarter of a tick's start.
+DOOR = (
+    'import gc,sys;gc.disable();sys.path.append("%s");'
+    "import persistent_sessions as m;m.exit_with(m.main())"
+)
+
+
 def own_argv(*args: str) -> list[str]:
     """Return the command line that runs this program: imported where it is installed."""
     door = own_module()
     if not door:
         return [sys.executable, "-IS", os.path.abspath(__file__), *args]
-    code = (
-        f'import sys;sys.path.append("{door}");import persistent_sessions as m;sys.exit(m.main())'
-    )
-    return [python(), "-IS", "-c", code, *args]
+    return [python(), "-IS", "-c", DOOR % door, *args]
 
 
 def hook_commands(paths: Paths) -> dict[str, list[str]]:
@@ -4770,20 +4933,26 @@ class Start(NamedTuple):
     config: Config
     specs: tuple[Spec, ...]
     sound: bool  # manifest, registry and config were read without a complaint
+    glance: Glance | None = None
 
 
-def begin(*, quiet: bool = False) -> Start:
-    """Read configuration, manifest and registry, and say what is wrong with them."""
+def begin(*, quiet: bool = False, glance: bool = False) -> Start:
+    """Read configuration, manifest and registry, and say what is wrong with them.
+
+    With `glance` look meanwhile at what lives, for a world in which all does.
+    """
     paths = Paths.from_env(os.environ)
     if paths.runtime:
         os.environ["XDG_RUNTIME_DIR"] = paths.runtime
     make_state(paths)
     config, warnings, bad_config = load_config(paths)
-    specs, complaints, stale = load_set(paths, config)
+    asked = ask_manifest(config)
+    seen = read_glance(paths, config) if glance else None
+    specs, complaints, stale = load_set(paths, config, asked)
     if not quiet:
         for line in (*warnings, *complaints):
             tell(line, 4)
-    return Start(paths, config, specs, not (bad_config or stale or complaints))
+    return Start(paths, config, specs, not (bad_config or stale or complaints), seen)
 
 
 def find_rename(spec: Spec, world: World) -> str:
@@ -4838,7 +5007,7 @@ def take_world(start_: Start, *, records: bool = False, insist: Iterable[str] = 
     """Read the world; a tmux server whose socket file was deleted is asked to make it anew."""
     paths, config, specs = start_.paths, start_.config, start_.specs
     world = read_world(paths, config, specs, records=records, insist=insist)
-    if world.blind and any(recover_socket(s) for s in read_sockets(config, world.facts)):
+    if world.blind and any(recover_socket(s) for s in read_sockets(config, live_runs(world.facts))):
         tell("the tmux server made its deleted socket file anew")
         return read_world(paths, config, specs, records=records, insist=insist)
     return world
@@ -4889,7 +5058,7 @@ def launch_all(start_: Start, wanted: Sequence[Decision], world: World) -> list[
     binary, news = find_claude(paths, config)
     for line in filter(None, (news, wait_for_route(config.network_wait))):
         tell(line, 4)
-    socket = read_sockets(config, world.facts)[0]
+    socket = read_sockets(config, live_runs(world.facts))[0]
     size = max(1, int(config.parallel) or 2 * (os.cpu_count() or 1))
     pending: dict[str, Decision] = {}
     outcomes: dict[str, Outcome] = {}
@@ -5002,10 +5171,11 @@ def note_verdicts(start_: Start, world: World, outcomes: Iterable[Outcome]) -> N
 
 def cmd_start(names: Sequence[str] = (), dry_run: bool = False) -> int:
     """Bring back every session of the restore set that is not there, and report each."""
-    start_ = begin()
+    start_ = begin(glance=not names)
     if names and not dry_run:
         start_ = revive(start_, names)
-    world = take_world(start_, insist=names)
+    steady = start_.glance and read_steady(start_.paths, start_.specs, start_.glance)
+    world = steady or take_world(start_, insist=names)
     decisions = [d for d in plan(world) if not names or d.spec.name in names]
     missing = set(names) - {d.spec.name for d in decisions}
     if missing:
@@ -5026,8 +5196,10 @@ def cmd_start(names: Sequence[str] = (), dry_run: bool = False) -> int:
             launched = [Outcome(d, False, f"not launched: {e}") for d in wanted]
     by_name = {o.decision.spec.name: o for o in launched}
     outcomes = [by_name.get(d.spec.name, Outcome(d, d.verdict in FINE, d.why)) for d in decisions]
-    for outcome in outcomes:
-        tell(format_outcome(outcome), 6 if outcome.ok else 3)
+    for ok, level in ((True, 6), (False, 3)):  # what needs a person stands last
+        lines = [format_outcome(o) for o in outcomes if o.ok == ok]
+        if lines:
+            tell("\n".join(lines), level)
     if trouble is not None and trouble.hint:
         tell(f"hint: {trouble.hint}", 3)
     try:
@@ -5118,13 +5290,13 @@ def cmd_manifest() -> int:
     paths = Paths.from_env(os.environ)
     make_state(paths)
     config, warnings, bad_config = load_config(paths)
-    _, complaints, stale = load_manifest(paths, config)
+    _, complaints, stale = load_manifest(paths, config, ask_manifest(config))
     for line in (*warnings, *complaints):
         tell(line, 4)
     if not (config.clone or config.file):
         tell("no manifest is configured", 6)
         return TROUBLE if bad_config else OK
-    sys.stdout.write(read_state(f"{paths.state}/manifest.tsv") if stale else manifest_text(config))
+    sys.stdout.write(read_state(f"{paths.state}/manifest.tsv") if stale else ask_manifest(config)())
     return TROUBLE if stale or complaints or bad_config else OK
 
 
@@ -5303,7 +5475,7 @@ def cmd_open(name: str = "", resume: str | None = None, new: bool = False) -> in
         for line in filter(None, (news, decision.why)):
             tell(line)
         trust_opened(paths, config, spec.directory)
-        socket = read_sockets(config, world.facts)[0]
+        socket = read_sockets(config, live_runs(world.facts))[0]
         jobs = {spec.name: session_job(paths, config, spec, decision.resume, binary)}
         launched, complaint, warning = launch(paths, config, [decision], jobs, socket)
         for line in filter(None, (complaint, warning)):
@@ -6210,7 +6382,7 @@ def check_manifest(start_: Start) -> list[Check]:
     paths, config = start_.paths, start_.config
     if not (config.clone or config.file):
         return [Check("manifest", GOOD, "none is configured")]
-    specs, complaints, broken = load_manifest(paths, config)
+    specs, complaints, broken = load_manifest(paths, config, ask_manifest(config))
     mend = f"git -C {config.clone} fetch" if config.clone else f"ls -l {config.file}"
     if broken:
         copy = f"{paths.state}/manifest.tsv"
@@ -6251,7 +6423,7 @@ def check_sessions(start_: Start, world: World) -> list[Check]:
     """Check tmux and what the plan says of each session, with the ids that are in the way."""
     decisions = plan(world)
     mend = "pkill -USR1 -u $USER tmux"
-    socket = read_sockets(start_.config, world.facts)[0]
+    socket = read_sockets(start_.config, live_runs(world.facts))[0]
     shown = f"{len(world.panes)} panes on {socket}" if world.panes else "it starts when needed"
     checks = [Check("tmux server", *((FAIL, world.blind, mend) if world.blind else (GOOD, shown)))]
     bad = [d for d in decisions if d.verdict not in FINE]
@@ -6686,5 +6858,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGINT
 
 
+def exit_with(status: int) -> NoReturn:
+    """End this process with all it has said written, without tearing the interpreter down.
+
+    What could not be written, a full disk say, is no success.
+    """
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError as e:
+            status = status or (128 + signal.SIGPIPE if e.errno == errno.EPIPE else TROUBLE)
+            if stream is sys.stdout and e.errno != errno.EPIPE:
+                tell(f"standard output: {e.strerror}", 3)
+    os._exit(status)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main())

@@ -147,14 +147,19 @@ def test_the_consent_is_found_wherever_it_stands(ps, home, order):
 
 
 @pytest.mark.tmux
-def test_sign_in_is_never_answered(ps, home):
+@pytest.mark.parametrize("others", [0, 12], ids=["first pane", "two digits"])
+def test_sign_in_is_seen_at_every_start_and_never_answered(ps, home, tmux, others):
+    for number in range(others):
+        tmux("new-session", "-d", "-s", f"other{number}", "sleep 300")
     path = home / ".local/bin/claude"
     text = screen_text("sign_in", 80)
     (home / "text").write_text(text.strip("\n"))
     path.write_text(f"#!/bin/sh\ncat {home}/text\nread x\necho got $x >{home}/got\n")
     path.chmod(0o755)
     declare(row("api"), launch={"verify_s": 3})
-    assert "BLOCKED: the sign-in" in ps("start").stderr
+    for _ in range(2):
+        done = ps("start")
+        assert done.returncode == 1 and "api: BLOCKED: the sign-in" in done.stderr
     done = ps("trust", "api")
     assert done.returncode == 1 and "not ours to answer" in done.stderr
     assert not (home / "got").exists()

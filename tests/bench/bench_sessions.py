@@ -62,9 +62,10 @@ class World:
             env=self.env,
             capture_output=True,
         )
+        library = f"{self.home}/.local/lib/persistent-sessions"
         self.door = (
-            f'import sys;sys.path.append("{self.home}/.local/lib/persistent-sessions");'
-            "import persistent_sessions as m;sys.exit(m.main())"
+            f'import gc,sys;gc.disable();sys.path.append("{library}");'
+            "import persistent_sessions as m;m.exit_with(m.main())"
         )
         self.declare(count)
 
