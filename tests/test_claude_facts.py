@@ -440,18 +440,19 @@ def test_the_picker_is_up_while_the_record_is_there_already(agent):
 def test_a_lock_older_than_ten_seconds_is_taken_over(agent):
     claude.prepare_home(agent.home)
     agent.open("w")
-    agent.press_until("w", "Down", "❯ Yes, I trust this folder")
+    agent.see("w", "Enter to confirm")
     lock = os.path.join(agent.home, ".claude.json.lock")
     os.mkdir(lock)
     os.utime(lock, (time.time() - 20,) * 2)
-    agent.press_until("w", "Enter", "auto mode on")
+    agent.choose("w", "Yes, I trust this folder")
     assert wait_until(lambda: trusted(agent) is True, 8)
 
 
 def test_a_young_lock_is_waited_for(agent):
     claude.prepare_home(agent.home)
     agent.open("w")
-    agent.press_until("w", "Down", "❯ Yes, I trust this folder")
+    agent.see("w", "Enter to confirm")
+    assert wait_until(lambda: agent.mark("w", "Yes, I trust this folder"), PATIENCE)
     lock = os.path.join(agent.home, ".claude.json.lock")
     os.mkdir(lock)
     agent.keys("w", "Enter")

@@ -135,6 +135,15 @@ class Real:
         assert found, f"{key} did not bring {wanted!r} on the screen:\n{self.screen(name)}"
         return found
 
+    def mark(self, name: str, option: str) -> bool:
+        """Bring a dialog's mark to an option; tell whether it stays there for a second."""
+        shown = self.screen(name)
+        if f"❯ {option}" not in shown and option in shown:
+            self.keys(name, "Down")
+            wait_until(lambda: self.screen(name) != shown, 3)
+            return False
+        return not wait_until(lambda: self.screen(name) != shown, 1)
+
     def choose(self, name: str, option: str) -> None:
         """Answer a dialog with an option; claude may draw it anew meanwhile, mark and all."""
 
@@ -142,11 +151,10 @@ class Real:
             shown = self.screen(name)
             if option not in shown or "Pane is dead" in shown:
                 return True
-            if "❯ " + option not in shown:
-                self.keys(name, "Down")
-            elif not wait_until(lambda: self.screen(name) != shown, 1):  # it stays there
+            if self.mark(name, option):
                 self.keys(name, "Enter")
-            return wait_until(lambda: self.screen(name) != shown, 3) and False
+                wait_until(lambda: self.screen(name) != shown, 3)
+            return False
 
         assert wait_until(gone, PATIENCE), f"{option!r} was not taken:\n{self.screen(name)}"
 
