@@ -309,9 +309,10 @@ class Life:
             if not self.wrong(self.look()) or time.monotonic() > deadline:
                 return
 
-    def act(self) -> None:
+    def act(self, s: Session | None = None, deed: Deed | None = None) -> None:
         """Do one thing and see that it is done."""
-        s, deed = self.choose()
+        if s is None or deed is None:
+            s, deed = self.choose()
         self.tell(deed.what)
         self.ann.run("sh", "-c", deed.script, check=False)
         self.foresee(s, deed, [deed.after])
