@@ -119,6 +119,7 @@ READABLE = (40, 10)  # columns and lines below which a screen is not judged
 # tmux exits 1 for every failure, so only its words tell them apart (seen: 3.3a).
 NO_SERVER = ("no server running", "No such file or directory")
 SERVER_EXITING = ("server exited unexpectedly", "lost server")
+EMPTY_SERVER = "no current target"  # it lives without a session: exit-empty off (3.3a to 3.8)
 MARK = "@persistent_sessions"  # a session option: this session was made by us
 PANE_FIELDS = (
     "session_name session_group pane_id pane_pid pane_dead pane_width pane_height "
@@ -2124,6 +2125,8 @@ class Tmux(NamedTuple):
                         hint="pkill -USR1 -u $USER tmux",
                     )
                 return None
+            if EMPTY_SERVER in done.stderr:
+                return ()
             if not any(text in done.stderr for text in SERVER_EXITING):
                 break
             time.sleep(0.02 * 2**attempt)  # it is going; tmux offers nothing to wait on
