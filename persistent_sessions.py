@@ -5654,8 +5654,9 @@ def give_consent(tmux: Tmux, pane: str, until: float) -> list[str]:
             if steady == 1 or steady > 8:
                 steady = 2
                 key = choose_key(text)
-                if key:
-                    tmux("send-keys", "-t", pane, key)
+                if key:  # a mode on top (copying, a complaint about ~/.tmux.conf) would eat it
+                    leave_mode = ("#{pane_in_mode}", f"send-keys -X -t {pane} cancel", ";")
+                    tmux("if-shell", "-F", "-t", pane, *leave_mode, "send-keys", "-t", pane, key)
                 if key == "Enter" and answered[-1:] != [screen.label]:
                     answered.append(screen.label)
         before = text
