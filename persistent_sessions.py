@@ -1832,10 +1832,12 @@ def remove(path: str) -> None:
 
 
 def say(message: str) -> None:
-    """Write one line to stderr at once."""
-    # Same in task_adopt.py; tests/test_rules.py compares them.
-    sys.stderr.write(message + "\n")
-    sys.stderr.flush()
+    """Write one line to stderr at once; a full disk or a gone reader there stops nothing else."""
+    try:
+        if sys.stderr is not None:
+            os.write(2, f"{message}\n".encode("utf-8", "backslashreplace"))
+    except OSError:
+        return  # buffered, it would be tried again at exit and change the status
 
 
 def journal_prefix(level: int) -> str:
@@ -6851,15 +6853,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         called = os.path.basename(sys.argv[0])
         if argv is None and called not in OWN_NAMES and os.path.islink(sys.argv[0]):
             return cmd_host(sys.argv[1:], called)  # a shim, named after its runtime
-        return dispatch(sys.argv[1:] if argv is None else argv)
+        status = dispatch(sys.argv[1:] if argv is None else argv)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return status
     except Failure as e:
         report(e)
         return e.status
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter complains at exit
-        return 128 + signal.SIGPIPE
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+    except OSError as e:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter complains at exit
+        if isinstance(e, BrokenPipeError):
+            return 128 + signal.SIGPIPE
+        report(Failure(f"{e.filename}: {e.strerror}" if e.filename else str(e.strerror)))
+        return TROUBLE
 
 
 def exit_with(status: int) -> NoReturn:
