@@ -5315,10 +5315,12 @@ def cmd_retire(name: str) -> int:
             return OK
         raise Failure(f"no session {name!r}", hint=f"{PROG} list")
 
+    names = [n for n in (name, specs[name].renamed) if n]
+
     def act() -> None:
-        for each in filter(None, (name, specs[name].renamed)):
+        for each in names:
             retire(start_.paths, specs.get(each, specs[name])._replace(name=each), "retired")
-            unregister(start_.paths, [each])
+        unregister(start_.paths, names)
 
     with_lock(start_.paths, act)
     tell(f"{name}: retired; {PROG} start {name} brings it back in the same conversation")
