@@ -3077,11 +3077,11 @@ def replace_expected(path: str, old: str | None, new: str) -> bool:
 def take_claude_lock(path: str) -> str:
     """Take Claude's own lock on a file, a folder beside it, and return it.
 
-    Claude 2.1.332 makes and removes it around each write and takes over one that was left.
-    Raises Failure after 5 s.
+    Claude 2.1.332 makes and removes it around each write and takes over one that was left
+    for 10 s, as we do.  Raises Failure after 11 s.
     """
     lock = f"{path}.lock"
-    for attempt in range(100):
+    for attempt in range(120):
         try:
             os.mkdir(lock)
             return lock
