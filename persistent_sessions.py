@@ -6002,18 +6002,24 @@ def cmd_uninstall() -> int:
     gone = [f"{units}/{UNIT}.d/environment.conf", f"{units}/{UNIT}", f"{units}/{TIMER}"]
     gone += [f"{library}/persistent_sessions.py", f"{library}/task_adopt.py"]
     gone += [f"{paths.home}/.local/bin/{PROG}", f"{paths.home}/.local/bin/task-adopt"]
+    if "task hook" in failed:
+        gone = [p for p in gone if "adopt" not in os.path.basename(p)]  # it takes its hook out
     cache = f"{library}/__pycache__"
     shims = f"{library}/shims"
     gone += [f"{library}/{PROG}-shim"]
     for each in (cache, shims):
         gone += [f"{each}/{n}" for n in (os.listdir(each) if os.path.isdir(each) else [])]
+
+    def take(path: str) -> None:
+        os.unlink(path)
+        tell(f"removed {path}")
+
     for path in gone:
         if os.path.lexists(path):
-            attempt("files", remove, failed, path)
-            tell(f"removed {path}")
+            attempt("files", take, failed, path)
     for folder in (f"{units}/{UNIT}.d", cache, shims, library):
         if os.path.isdir(folder) and not os.listdir(folder):
-            os.rmdir(folder)
+            attempt("files", os.rmdir, failed, folder)
     tell(f"kept: {paths.state}, {paths.config} and every conversation")
     return TROUBLE if failed else OK
 
