@@ -2918,13 +2918,16 @@ def with_lock(paths: Paths, act: Callable[[], object], wait: float = LOCK_WAIT) 
         raise Failure(f"{e.filename or paths.state}: {e.strerror}") from None
 
 
-def sweep(paths: Paths) -> None:
-    """Remove temporary files of writers that died.  Raises OSError."""
-    for name in os.listdir(paths.state):
-        parts = name.split(".")
-        ours = name.startswith(".") and parts[-1] == "tmp" and len(parts) > 3
-        if ours and parts[-3].isdigit() and not process_start(int(parts[-3])):
-            remove(f"{paths.state}/{name}")
+def sweep(folder: str, of: str = "") -> None:
+    """Remove temporary files of writers that died, of one file or all; what refuses waits."""
+    try:
+        for name in os.listdir(folder):
+            parts = name.split(".")
+            ours = name.startswith(f".{of}") and parts[-1] == "tmp" and len(parts) > 3
+            if ours and parts[-3].isdigit() and not process_start(int(parts[-3])):
+                remove(f"{folder}/{name}")
+    except OSError:
+        return
 
 
 def record_id(paths: Paths, name: str, session_id: str) -> None:
@@ -3409,6 +3412,7 @@ def launch(
     make_socket_folder(socket)
     folder = job_folder(paths)
     launched: list[Decision] = []
+    written: list[str] = []
     said = ["", ""]
 
     def act() -> None:
@@ -3419,7 +3423,8 @@ def launch(
             facts = read_facts(paths, d.spec.name, d.spec.directory, listing, boot)
             if facts.run_live or facts.trouble:
                 continue
-            job = f"{folder}/{d.spec.name}.{os.getpid()}.job"
+            job = f"{folder}/.{d.spec.name}.job.{os.getpid()}.0.tmp"  # see sweep
+            written.append(job)
             write_job(job, jobs[d.spec.name])
             if d.resume and d.resume not in facts.ids:
                 record_id(paths, d.spec.name, d.resume)  # the claim hides the record it came from
@@ -3433,7 +3438,12 @@ def launch(
         else:
             said[0] = tmux("source-file", "-", check=False, input="".join(lines)).stderr
 
-    with_lock(paths, act)
+    try:
+        with_lock(paths, act)
+    except Failure:
+        for job in written:
+            remove(job)  # what was not handed over must not be taken up either
+        raise
     return launched, " ".join(said[0].split()), said[1]
 
 
@@ -4283,6 +4293,7 @@ def is_left_over(path: str, launch_id: str, live: frozenset[str], listening: str
 
 def sweep_ledger(paths: Paths, ledger: str, keep_days: float) -> None:
     """Remove records older than `keep_days` and what dead launches left; a live one stays."""
+    sweep(ledger)
     entries = read_ledger(ledger).values()
     callers = (e.id for e in entries if process_lives(e.caller, e.caller_start, e.boot))
     live = frozenset((*callers, *read_live_panes(ledger)))
@@ -4950,6 +4961,9 @@ def begin(*, quiet: bool = False, glance: bool = False) -> Start:
     if paths.runtime:
         os.environ["XDG_RUNTIME_DIR"] = paths.runtime
     make_state(paths)
+    sweep(paths.state)
+    sweep(job_folder(paths))  # a job whose launcher died before it was taken up is void
+    sweep(*os.path.split(os.path.realpath(paths.trust)))
     config, warnings, bad_config = load_config(paths)
     asked = ask_manifest(config)
     seen = read_glance(paths, config) if glance else None
@@ -4977,7 +4991,6 @@ def tidy(start_: Start, world: World) -> None:
     a live session that has no supervisor of ours, and drops rows that `run` had to leave.
     """
     paths = start_.paths
-    sweep(paths)
     names = {spec.name for spec in start_.specs}
     for spec in start_.specs:
         facts = world.facts[spec.name]
@@ -5806,6 +5819,7 @@ def put(path: str, text: str, mode: int, done: list[str]) -> None:
         except FileNotFoundError:
             same = False
         if not same:
+            sweep(*os.path.split(os.path.realpath(path)))
             write_atomic(path, text, mode, keep_mode=True)
             done.append(path)
     except OSError as e:

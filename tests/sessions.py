@@ -105,7 +105,7 @@ def transcript(session_id: str, folder: str = "somewhere", text: str = "") -> Pa
 
 def file_id(name: str, *ids: str) -> None:
     """File conversation ids for a session, as its hook would have."""
-    state().mkdir(parents=True, exist_ok=True)
+    state().mkdir(0o700, parents=True, exist_ok=True)
     (state() / f"{name}.id").write_text("".join(f"{i}\n" for i in ids))
 
 

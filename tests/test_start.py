@@ -193,7 +193,7 @@ def test_secrets_reach_the_agent_and_no_command_line(ps, claude):
         if p.isdigit() and support.alive(int(p))
     ]
     assert not any(b"zzz-secret" in line for line in lines)
-    assert not list(Path(os.environ["XDG_RUNTIME_DIR"]).rglob("*.job"))
+    assert not list(Path(os.environ["XDG_RUNTIME_DIR"]).rglob("*.job.*"))
 
 
 def test_markers_of_an_enclosing_agent_do_not_reach_a_session(ps, claude, tmux, home):
