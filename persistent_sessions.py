@@ -562,6 +562,14 @@ def classify_name(name: str) -> str:
     return ""
 
 
+def is_word(value: object) -> bool:
+    """Tell whether `value` can be a word of a command line or a file's name."""
+    try:
+        return isinstance(value, str) and b"\0" not in value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False  # half a character, which only JSON can spell
+
+
 class JsonScanner:
     """The options that json.loads gives its scanner (CPython 3.9 to 3.14)."""
 
@@ -663,7 +671,7 @@ def parse_event(text: str) -> Event | None:
         pairs.get("why", ""),
         parse_number(pairs.get("at")),
         int(parse_number(pairs.get("pid"))),
-        pairs.get("name", ""),
+        "" if classify_name(pairs.get("name", "")) else pairs["name"],
     )
 
 
@@ -684,6 +692,8 @@ def classify_directory(directory: str) -> str:
     """Return why a directory cannot stand in a row, or ""."""
     if not directory.startswith("/"):
         return "the directory must be absolute (~ and $HOME are not expanded)"
+    if directory != directory.strip():
+        return "the directory's name ends in a space, which a row does not keep"
     return "" if directory.isprintable() else "the directory's name holds control characters"
 
 
@@ -701,7 +711,7 @@ def parse_args(text: str) -> tuple[str, ...]:
     if not text.startswith("["):
         return ()
     try:
-        return tuple(a for a in parse_list(text) if isinstance(a, str))
+        return tuple(str(a) for a in parse_list(text) if is_word(a))
     except ValueError:
         return ()
 
@@ -722,6 +732,10 @@ def parse_rows(text: str, *, declared: bool) -> tuple[tuple[Spec, ...], tuple[st
         fields = ["" if f.strip() == "-" else f.strip() for f in line.split("\t")]
         name, directory, third, fourth, user = (fields + [""] * 4)[:5]
         why = classify_row(name, directory, len(fields))
+        if not why and fourth and declared and not is_session_id(fourth):
+            why = "the pinned conversation must be an id, in lower case"
+        elif not why and fourth and not declared:
+            why = classify_name(fourth)
         if not why and name in specs:
             why = "an earlier line has this name"
         if why:
@@ -786,10 +800,10 @@ def parse_config(text: str) -> tuple[dict[str, object], tuple[str, ...]]:
             if kind == "number":
                 good = good and not isinstance(value, bool) and 0 <= float(str(value)) < 1e9
             if kind == "list" and isinstance(value, list):
-                good = all(isinstance(item, str) and "\0" not in item for item in value)
+                good = all(map(is_word, value))
                 value = tuple(value)
-            if not good or (isinstance(value, str) and "\0" in value):
-                raise Failure(f"config.json: {name!r} must be a {kind}, not {value!r}")
+            if not good or (isinstance(value, str) and not is_word(value)):
+                raise Failure(f"config.json: {name!r} must be a {kind}, not {repr(value)[:80]}")
             values[name] = value
     return values, tuple(unknown)
 
@@ -807,20 +821,22 @@ def parse_record(text: str) -> Record:
     `tmux` is "<session>:@<window>.%<pane>" as it was at Claude's start.
     """
     value = parse_object(text)
-    pid, session_id = value.get("pid"), value.get("sessionId")
-    if not isinstance(pid, int) or pid <= 0 or not isinstance(session_id, str):
-        raise ValueError("no pid or sessionId")
+    pid, session_id, start = (value.get(key) for key in ("pid", "sessionId", "procStart"))
+    if not isinstance(pid, int) or not 0 < pid < 1 << 31:
+        raise ValueError("no pid")
+    if not isinstance(session_id, str) or not is_session_id(session_id):
+        raise ValueError("no sessionId")
 
     def word(key: str) -> str:
         found = value.get(key)
-        return found if isinstance(found, str) else ""
+        return str(found) if is_word(found) else ""
 
     url = word("bridgeUrl") or word("url")
     return Record(
         pid,
         session_id,
         word("cwd"),
-        str(value.get("procStart", "")),
+        str(start) if isinstance(start, int) else word("procStart"),
         word("kind"),
         word("entrypoint"),
         word("tmux").rpartition(":@")[0],
@@ -875,22 +891,23 @@ def parse_stat(text: str) -> tuple[str, int, int, int, str]:
 def parse_retired(name: str, text: str) -> Spec:
     """Return the whole row that a .retired file keeps; an older, empty one names no directory."""
     pairs = parse_pairs(text)
+    directory, pin, renamed = (pairs.get(key, "") for key in ("directory", "pin", "renamed"))
     return Spec(
         name,
-        pairs.get("directory", ""),
+        "" if classify_directory(directory) else directory,
         pairs.get("issue", ""),
-        pairs.get("pin", ""),
+        pin if is_session_id(pin) else "",
         pairs.get("user", ""),
         pairs.get("declared") == "yes",
         parse_args(pairs.get("args", "")),
-        pairs.get("renamed", ""),
+        "" if classify_name(renamed) else renamed,
     )
 
 
 def parse_receipt(text: str) -> int:
     """Return the status in a receipt, 0 to 255.  Raises Failure for anything else."""
     word = text.strip(" \n")
-    if not word.isascii() or not word.isdigit() or int(word) > 255:
+    if not word.isascii() or not word.isdigit() or len(word) > 3 or int(word) > 255:
         raise Failure(f"malformed receipt: {text[:20]!r}")
     return int(word)
 
@@ -936,8 +953,8 @@ def parse_launch(text: str) -> Launch | None:
     fields: list[object] = []
     for key, default in zip(LAUNCH_KEYS, empty):
         found = value.get(key)
-        if isinstance(default, float) and isinstance(found, int):
-            found = float(found)
+        if isinstance(default, (int, float)) and isinstance(found, (int, float)):
+            found = type(default)(found) if abs(found) < 1e15 else default  # 1e400, NaN, a pid?
         if isinstance(default, tuple) and isinstance(found, list):
             found = tuple(str(word) for word in found)
         fields.append(found if type(found) is type(default) else default)
