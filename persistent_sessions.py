@@ -1642,9 +1642,16 @@ def format_retired(spec: Spec, how: str, stamp: str) -> str:
     )
 
 
+def plain(text: str) -> str:
+    """Return a text on one line, with what would steer a terminal spelt out."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else " " if c.isspace() else ascii(c)[1:-1] for c in text)
+
+
 def format_table(rows: Sequence[Sequence[str]]) -> str:
     """Return aligned columns, two spaces apart; empty cells become "-"."""
-    cells = [[cell or "-" for cell in row] for row in rows]
+    cells = [[plain(cell) or "-" for cell in row] for row in rows]
     widths = [max(len(row[at]) for row in cells) for at in range(len(cells[0]))]
     lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths)).rstrip() for row in cells)
     return "\n".join(lines) + "\n"
@@ -1655,14 +1662,14 @@ def format_outcome(outcome: Outcome) -> str:
     d = outcome.decision
     detail = "; ".join(part for part in (outcome.why, outcome.url) if part)
     hint = f" (try: {d.hint})" if d.hint and not outcome.ok else ""
-    return f"{d.spec.name}: {d.verdict}{': ' if detail else ''}{detail}{hint}"
+    return plain(f"{d.spec.name}: {d.verdict}{': ' if detail else ''}{detail}{hint}")
 
 
 def format_checks(checks: Iterable[Check]) -> str:
     """Return the report of `doctor`, one line a check."""
     mends = [f" (try: {c.mend})" if c.mend and c.state != GOOD else "" for c in checks]
-    lines = (f"{c.state:<5} {c.name}: {c.text}{mend}\n" for c, mend in zip(checks, mends))
-    return "".join(lines)
+    lines = (plain(f"{c.state:<5} {c.name}: {c.text}{mend}") for c, mend in zip(checks, mends))
+    return "".join(f"{line}\n" for line in lines)
 
 
 def format_status(states: Mapping[str, Sequence[str]]) -> str:
@@ -1869,8 +1876,7 @@ def journal_prefix(level: int) -> str:
 
 def tell(message: str, level: int = 6) -> None:
     """Say a message under the program's name; level 3 is an error, 4 a warning, 6 news."""
-    prefix = journal_prefix(level)
-    say("\n".join(f"{prefix}{PROG}: {line}" for line in message.splitlines() or [""]))
+    say(f"{journal_prefix(level)}{PROG}: {plain(message)}")
 
 
 def report(failure: Failure) -> None:
@@ -3538,7 +3544,7 @@ def show_progress(pending: Mapping[str, Decision], outcomes: Mapping[str, Outcom
     for name in list(pending)[-20:]:
         o = outcomes.get(name)
         state = "launched" if o is None else "ready" if o.ok else f"{o.decision.verdict}: {o.why}"
-        lines.append(f"\x1b[K  {name}: {state[:60]}\n")
+        lines.append(f"\x1b[K  {name}: {plain(state)[:60]}\n")
     sys.stderr.write("".join(lines) + f"\x1b[{len(lines)}A\r")
     sys.stderr.flush()
 
@@ -5331,7 +5337,9 @@ def cmd_manifest() -> int:
     if not (config.clone or config.file):
         tell("no manifest is configured", 6)
         return TROUBLE if bad_config else OK
-    sys.stdout.write(read_state(f"{paths.state}/manifest.tsv") if stale else ask_manifest(config)())
+    text = read_state(f"{paths.state}/manifest.tsv") if stale else ask_manifest(config)()
+    sys.stdout.flush()
+    sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))  # whatever the locale says
     return TROUBLE if stale or complaints or bad_config else OK
 
 
@@ -5602,7 +5610,8 @@ def cmd_logs(word: str) -> int:
     if hosted:
         ledger = ledger_folder(start_.paths)
         print(f"{hosted.entry.id}: {format_state(hosted)}\n{format_launch(hosted.entry)}", end="")
-        print(read_state(f"{ledger}/{hosted.entry.id}.screen"), end="")
+        for line in read_state(f"{ledger}/{hosted.entry.id}.screen").splitlines():
+            print(plain(line))
         return OK
     for d in plan(world):
         if d.spec.name == word:
@@ -5610,7 +5619,7 @@ def cmd_logs(word: str) -> int:
     for kind in ("exit", "health", "retired", "screen"):
         text = read_state(start_.paths.of(word, kind))
         if text:
-            print(f"{word}.{kind}:\n{text}", end="")
+            print(f"{word}.{kind}:", *map(plain, text.splitlines()), sep="\n")
     unit = f"journalctl --user --no-pager --quiet -o short-iso -n {JOURNAL_LINES} --unit={UNIT}"
     try:
         said = run(unit.split(), check=False).stdout.splitlines()
@@ -6840,7 +6849,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     class Parser(argparse.ArgumentParser):
         def error(self, message: str) -> NoReturn:
-            self.exit(USAGE, f"{PROG}: {message}\n{PROG}: hint: {self.prog} --help\n")
+            self.exit(USAGE, f"{PROG}: {plain(message)}\n{PROG}: hint: {self.prog} --help\n")
 
     about = (__doc__ or "").split("\n\n")[0]
     parser = Parser(prog=PROG, allow_abbrev=False, description=about)
@@ -6872,6 +6881,8 @@ def dispatch(argv: Sequence[str]) -> int:
     if verb == "_complete":
         return cmd_complete(rest, [name for name, *_ in COMMANDS])
     close_strays()
+    if sys.stdout is not None:  # a locale may know fewer characters than a name holds
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     if verb in ("_as", "_in"):
         if verb == "_as":
             enter_account(rest)
