@@ -1742,20 +1742,31 @@ def format_hosted(launches: Sequence[Hosted]) -> str:
 # ---- Files ----------------------------------------------------------------
 
 
-def read_file(path: str, limit: int = 1 << 20) -> str:
-    """Return a text file's first `limit` bytes, undecodable bytes kept as surrogates.
-
-    Raises OSError.
-    """
+def open_file(path: str) -> int:
+    """Open a regular file for reading.  Raises OSError for all others, waiting for none."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise OSError(errno.EINVAL, "not a regular file", path)
+
+
+def read_file(path: str, limit: int = 1 << 24) -> str:
+    """Return a whole text file, undecodable bytes kept as surrogates.
+
+    Raises OSError, also for one of more than `limit` bytes: half a file is not its content.
+    """
+    fd = open_file(path)
     try:
         parts = []
-        while limit > 0:
-            part = os.read(fd, min(limit, 65536))
+        while True:
+            part = os.read(fd, 65536)
             if not part:
                 break
             parts.append(part)
             limit -= len(part)
+            if limit < 0:
+                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
     finally:
         os.close(fd)
     return b"".join(parts).decode("utf-8", "surrogateescape")
@@ -1764,9 +1775,13 @@ def read_file(path: str, limit: int = 1 << 20) -> str:
 def read_state(path: str) -> str:
     """Return a state file, "" where it is missing, empty or was cut to NULs by a power loss.
 
-    Raises Failure when it is there and cannot be read.
+    Raises Failure when it is there and cannot be read, or when somebody else put it there.
     """
     try:
+        seen = os.lstat(path)
+        if stat.S_ISLNK(seen.st_mode) or seen.st_uid not in (0, os.getuid()):
+            what = "a link" if stat.S_ISLNK(seen.st_mode) else f"a file of uid {seen.st_uid}"
+            raise Failure(f"{path} is {what}, not ours: look at it and remove it")
         text = read_file(path)
     except FileNotFoundError:
         return ""
@@ -1821,10 +1836,11 @@ def write_atomic(
 ) -> None:
     """Replace a file whole: a reader sees the old one or the new one, also after a power cut.
 
-    A symlink is followed and its target replaced.  Raises OSError, with the old file intact.
-    Without `sync` a power cut may leave nothing: for what it makes void anyway.
+    With `keep_mode`, for what is a person's, a symlink is followed and its target replaced.
+    Raises OSError, with the old file intact.  Without `sync` a power cut may leave nothing:
+    for what it makes void anyway.
     """
-    path = os.path.realpath(path)
+    path = os.path.realpath(path) if keep_mode else path
     mode = mode_of(path, mode) if keep_mode else mode
     temporary = write_temporary(path, text, mode, sync=sync)
     try:
@@ -2367,7 +2383,7 @@ def is_conversation(path: str) -> bool:
     file that is missing, empty, all NULs, or holds only side chains.  Raises OSError.
     Seen: 2.1.332; the first record of a transcript may be 400 kB long.
     """
-    with open(path, encoding="utf-8", errors="replace") as f:
+    with open(open_file(path), encoding="utf-8", errors="replace") as f:
         for line in f:
             try:
                 record = parse_object(line) if line[:1] == "{" else {}
@@ -2392,7 +2408,7 @@ def read_successor(path: str) -> str:
     Claude's last line of a transcript it moved: type continued-in.  Raises OSError.
     Seen: 2.1.332.
     """
-    with open(path, "rb") as f:
+    with open(open_file(path), "rb") as f:
         f.seek(max(0, os.fstat(f.fileno()).st_size - 65536))
         for line in reversed(f.read().splitlines()):
             if b'"continued-in"' not in line:
@@ -2938,7 +2954,8 @@ def with_lock(paths: Paths, act: Callable[[], object], wait: float = LOCK_WAIT) 
         finally:
             os.close(fd)
     except OSError as e:
-        raise Failure(f"{e.filename or paths.state}: {e.strerror}") from None
+        path = e.filename or paths.state
+        raise Failure(f"{path}: {e.strerror}", hint=f"ls -ld {path}") from None
 
 
 def sweep(folder: str, of: str = "") -> None:
