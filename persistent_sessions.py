@@ -3047,7 +3047,8 @@ def find_member(text: str, at: int, key: str) -> tuple[tuple[int, int] | None, i
 def set_member(text: str, keys: Sequence[str], value: object) -> str:
     """Return a JSON text with one value set and every other byte as it was.
 
-    Raises ValueError when it is no JSON object, or when a key on the way is none.
+    Raises ValueError when it is no JSON object, or when a key on the way is none, and
+    RecursionError for one that is nested too deeply.
     """
     import json
 
@@ -3157,7 +3158,7 @@ def edit_json(path: str, keys: Sequence[str], value: object) -> bool:
                     text = None
                 try:
                     new = set_member("{}\n" if text is None else text, keys, value)
-                except ValueError as e:
+                except (ValueError, RecursionError) as e:
                     trouble = str(e)
                     time.sleep(0.025)
                     continue
@@ -3242,7 +3243,10 @@ def write_settings(paths: Paths, name: str) -> str:
         own, path = {}, paths.of("hook-settings", "json")
     except (OSError, ValueError) as e:
         raise Failure(f"{paths.config}/settings.{name}.json: {e}") from None
-    text = json.dumps(session_settings(hook_commands(paths), own), indent=1) + "\n"
+    try:
+        text = json.dumps(session_settings(hook_commands(paths), own), indent=1) + "\n"
+    except RecursionError:
+        raise Failure(f"{paths.config}/settings.{name}.json: nested too deeply") from None
     if read_state(path) != text:
         write_state(path, text)
     return path
@@ -6383,7 +6387,8 @@ def check_account(start_: Start, world: World) -> list[Check]:
     paths = start_.paths
     settings = read_claude_file(f"{paths.claude}/settings.json")
     own = settings.get("env")
-    env = {**os.environ, **{k: str(v) for k, v in (own if isinstance(own, dict) else {}).items()}}
+    named = own.items() if isinstance(own, dict) else ()
+    env = {**os.environ, **{k: str(v) for k, v in named if isinstance(v, (str, int, float))}}
     account = classify_sign_in(env, bool(settings.get("apiKeyHelper")), read_signed_in(paths))
     if not start_.config.remote_control:
         account = Check("sign-in", GOOD, "Remote Control is off in config.json")
@@ -6392,7 +6397,8 @@ def check_account(start_: Start, world: World) -> list[Check]:
         text = "on in persistent sessions only, off in any other claude"
         tools = Check("task tools", WARN, text, "task-adopt install")
     days = settings.get("cleanupPeriodDays")
-    period = float(days) if isinstance(days, (int, float)) else 30.0  # Claude's default
+    sane = isinstance(days, (int, float)) and 0 <= days < 1e6
+    period = float(str(days)) if sane else 30.0  # Claude's default
     heads = {s.name: f.ids[0] for s in world.specs for f in [world.facts[s.name]] if f.ids}
     return [account, tools, classify_retention(period, read_ages(paths.claude, heads, world.now))]
 
