@@ -4075,6 +4075,10 @@ def take_event(paths: Paths, payload: Mapping[str, object]) -> None:
     if not pid or is_nested(paths.claude, pid, shown[0].pid):
         return
     name = choose_session(shown, read_copies(paths))
+    if classify_name(name):  # renamed to what cannot be a row: it stays filed as it was launched
+        name = launched
+    if classify_name(name):
+        return
     why = payload.get("source") if kind == "SessionStart" else payload.get("reason")
     if kind == "SessionStart":
         if why == "startup" and run_ is not None and run_.resume not in ("", session_id):
