@@ -123,7 +123,7 @@ EMPTY_SERVER = "no current target"  # it lives without a session: exit-empty off
 MARK = "@persistent_sessions"  # a session option: this session was made by us
 PANE_FIELDS = (
     "session_name session_group pane_id pane_pid pane_dead pane_width pane_height "
-    f"session_attached session_created {MARK}"
+    f"session_attached session_created ?{MARK},1,"  # its value is anybody's text
 ).split()
 PANE_FORMAT = "\t".join(f"#{{{field}}}" for field in PANE_FIELDS)
 SAFE_PUNCTUATION = "_-+@,"  # and letters and digits of any script; others change in tmux
@@ -863,7 +863,7 @@ def parse_panes(text: str, socket: str) -> tuple[Pane, ...]:
                     int(values["pane_height"]),
                     values["session_attached"] not in ("", "0"),
                     int(values["session_created"] or 0),
-                    bool(values[MARK]),
+                    bool(values[PANE_FIELDS[-1]]),
                     socket,
                 )
             )
