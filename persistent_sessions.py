@@ -2016,10 +2016,11 @@ class Program:
                 file_actions=actions,
                 setsigdef=spawn_signals(),
             )
-        except OSError as e:
+        except (OSError, ValueError) as e:  # ValueError: a NUL in a word
             for fd in self.pipes:
                 os.close(fd)
-            why = "command not found" if isinstance(e, FileNotFoundError) else e.strerror
+            why = getattr(e, "strerror", None) or str(e)
+            why = "command not found" if isinstance(e, FileNotFoundError) else why
             raise Failure(f"{argv[0]}: {why}") from None
         finally:
             for fd in theirs:
@@ -2344,7 +2345,7 @@ def is_being_written(path: str) -> bool:
         written, text = os.stat(path).st_mtime, read_file(path)
     except OSError:
         return False
-    if not pid.isdigit() or (text and not text.strip("\0")):
+    if not pid.isdecimal() or (text and not text.strip("\0")):
         return False  # NULs are what a power cut leaves
     began = process_began(int(pid))
     return began > 0 and written >= began - 2
@@ -2533,6 +2534,8 @@ def read_manifest(path: str) -> str:
 
 def start_manifest(config: Config) -> Program:
     """Start git on the manifest's clone.  Raises Failure."""
+    if config.ref.startswith("-"):
+        raise Failure(f"manifest.ref: {config.ref!r} is no ref of git")
     try:
         owner = os.stat(config.clone).st_uid
     except OSError as e:
@@ -2793,6 +2796,7 @@ def read_world(
     boot = boot_id()
     names = {spec.name for spec in specs}
     gone = sorted(n[:-8] for n in listing if n.endswith(".retired") and n[:-8] not in names)
+    gone = [name for name in gone if not classify_name(name)]
     retired = physical(parse_retired(n, read_state(paths.of(n, "retired"))) for n in gone)
     facts = {
         s.name: read_facts(paths, s.name, s.directory, listing, boot) for s in (*specs, *retired)
@@ -2964,7 +2968,7 @@ def sweep(folder: str, of: str = "") -> None:
         for name in os.listdir(folder):
             parts = name.split(".")
             ours = name.startswith(f".{of}") and parts[-1] == "tmp" and len(parts) > 3
-            if ours and parts[-3].isdigit() and not process_start(int(parts[-3])):
+            if ours and parts[-3].isdecimal() and not process_start(int(parts[-3])):
                 remove(f"{folder}/{name}")
     except OSError:
         return
@@ -4040,7 +4044,7 @@ def hook_claude(run_: Supervisor | None, pane_pid: int) -> int:
     CLAUDE_PID says it; an older Claude is the hook's parent, or the parent of its shell.
     """
     named = os.environ.get("CLAUDE_PID", "")
-    if named.isdigit():
+    if named.isdecimal():
         return int(named)
     near = [os.getppid(), *process_parents(os.getppid())[:1]]
     known = {pane_pid, run_.claude if run_ is not None else 0}
@@ -4590,7 +4594,7 @@ def stop_scope(paths: Paths, unit: str) -> None:
     """Have systemd end everything in a launch's scope: TERM, HUP, and KILL after SCOPE_STOP."""
     if unit:
         env = {**os.environ, "XDG_RUNTIME_DIR": paths.runtime}
-        run(["systemctl", "--user", "stop", "--no-block", unit], check=False, env=env)
+        run(["systemctl", "--user", "stop", "--no-block", "--", unit], check=False, env=env)
 
 
 def fall_back(ledger: str, entry: Launch, order: Order, strays: Iterable[int], why: str) -> int:
@@ -5184,7 +5188,7 @@ def fetch(config: Config) -> None:
         if parts[:2] != ["refs", "remotes"] or len(parts) != 4:
             return
         remotes = git(config.clone, "remote", owner=os.getuid()).split()
-        if parts[2] in remotes:
+        if parts[2] in remotes and not parts[2].startswith("-"):
             spec = f"+refs/heads/{parts[3]}:{config.ref}"
             quiet = ("--quiet", "--no-tags", "--no-recurse-submodules", "--no-auto-maintenance")
             git(
@@ -5821,6 +5825,7 @@ def choose_kept(environ: Mapping[str, str]) -> dict[str, str]:
         key: value
         for key, value in sorted(environ.items())
         if (key in KEPT_NAMES or key.startswith(KEPT_PREFIXES))
+        and key.isidentifier()
         and value.isprintable()
         and not (("://" in value) and "@" in value.partition("://")[2].partition("/")[0])
     }
@@ -6729,7 +6734,8 @@ def cmd_complete(words: Sequence[str], verbs: Sequence[str]) -> int:
     ended = (n[:-8] for n in read_listing(paths) if n.endswith(".retired"))
     names = {*read_copies(paths), *ended}
     for word in choose_completions(words, verbs, names, read_ledger(ledger_folder(paths))):
-        print(word)
+        if not classify_name(word):  # a shell expands these once more
+            print(word)
     return OK
 
 
