@@ -49,9 +49,8 @@ def dig(record: object, kind: type[T], *keys: str) -> T:
 
 
 def is_component(text: str) -> bool:
-    """Tell whether `text` can be joined to a folder: one visible, printable path component."""
-    plain = text.isprintable() and not text.startswith(".") and not set(text) & set("/\\")
-    return plain and 0 < len(text.encode()) <= 128
+    """Tell whether `text` is one plain word: safe in a folder and in a shell's command line."""
+    return bool(re.fullmatch(r"[\w-][\w.-]*", text)) and len(text.encode()) <= 128
 
 
 def parse_digits(raw: bytes) -> int:
@@ -127,10 +126,9 @@ def format_tasks(header: str, tasks: Sequence[Task], room: int) -> str:
 
 def format_hint(siblings: Sequence[Sibling], session: str, why: str, room: int) -> str:
     """Return which sessions may be meant and the commands that settle it; "" if there are none."""
-    lines = []
-    for s in siblings:
-        note = format_line(s.why or next(t.subject for t in s.tasks if t.open), 120)
-        lines.append(f"{PROG} adopt --from {s.name} --to {session}  # {note}")
+    notes = [s.why or next(t.subject for t in s.tasks if t.open) for s in siblings]
+    pairs = ((s.name, format_line(note, 120)) for s, note in zip(siblings, notes))
+    lines = [f"{PROG} adopt --from {name} --to {session}  # {note}" for name, note in pairs]
     header = f"{PROG}: an earlier session here left open tasks; not adopted: {why}. To adopt, run:"
     return format_list(header, lines, len(lines), room)
 
@@ -219,7 +217,7 @@ def read_owners(session: str) -> tuple[dict[str, str], str]:
             pid = pid or parse_digits(name[:-5].encode())
             life = read_life(pid) if pid > 0 else ""
             if life and not owner:  # half a record: Claude rewrites them in place
-                doubt = f"{name} in {running} cannot be read"
+                doubt = f"{name!r} in {running} cannot be read"
             elif life and (life == "?" or str(record.get("procStart", life)) == life):
                 taken[owner] = f"process {pid} still works on it"
             if owner == session:  # has taken the place of what that persistent session ran
@@ -398,8 +396,8 @@ def cmd_status(verb: str, source: str, target: str) -> str:
     for folder in os.listdir(f"{home}/projects") if os.path.isdir(root) else []:
         for s in read_siblings(target, f"{home}/projects/{folder}", os.getcwd(), root):
             if not s.why.startswith("started in"):
-                left = sum(t.open for t in s.tasks)
-                print(f"{s.name}  {left} of {len(s.tasks)} open  {s.verdict}  {s.why}")
+                left, why = sum(t.open for t in s.tasks), format_line(s.why, 300)
+                print(f"{s.name}  {left} of {len(s.tasks)} open  {s.verdict}  {why}")
     return ""
 
 
@@ -424,9 +422,9 @@ def cmd_setup(verb: str, source: str, target: str) -> str:
     keep, commands = "\ue000{}\ue001".format, (hook_command(), hook_command(other=True))  # digits
     ours = [{"hooks": [{"type": "command", "command": c, "timeout": keep(10)}]} for c in commands]
     if os.path.exists(path):
-        with open(path, "rb") as f:
-            raw, mode = f.read(), stat.S_IMODE(os.fstat(f.fileno()).st_mode)
-    codec, draft = "utf-8-sig" if raw.startswith(b"\xef\xbb\xbf") else "utf-8", f"{path}.{PROG}"
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as f:  # it may be a pipe
+            raw, mode = f.read(1 << 24), stat.S_IMODE(os.fstat(f.fileno()).st_mode)
+    draft, codec = f"{path}.{os.getpid()}", "utf-8-sig" if raw[:3] == b"\xef\xbb\xbf" else "utf-8"
     try:
         settings = json.loads(raw.decode(codec), parse_int=keep, parse_float=keep)
         hooks, env = settings.get("hooks", {}), settings.get("env", {})
@@ -444,11 +442,13 @@ def cmd_setup(verb: str, source: str, target: str) -> str:
                 del holder[key]
         text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
         raw = text.replace('"\ue000', "").replace('\ue001"', "").encode(codec)
-    except (ValueError, TypeError, AttributeError) as e:
+        if json.loads(raw.decode(codec), parse_int=keep, parse_float=keep) != settings:
+            raise ValueError("it holds U+E000 or U+E001")
+    except (ValueError, TypeError, AttributeError, RecursionError) as e:
         return f"{path} is not what Claude writes: {e}"
     os.makedirs(os.path.dirname(path), exist_ok=True)
     try:
-        with open(draft, "wb") as f:
+        with open(draft, "xb") as f:
             os.fchmod(f.fileno(), mode)
             f.write(raw)
             f.flush()
@@ -492,7 +492,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as e:
         why = f"{e.filename}: {e.strerror}"
     if why:
-        print(f"{PROG}: {verb}: {why}", file=sys.stderr)
+        print(f"{PROG}: {verb}: {format_line(why, 2000)}", file=sys.stderr)
     return 1 if why else 0
 
 
