@@ -1890,9 +1890,17 @@ def journal_prefix(level: int) -> str:
     return f"<{level}>" if stream == f"{seen.st_dev}:{seen.st_ino}" else ""
 
 
+def tell_all(messages: Iterable[str], level: int) -> None:
+    """Say each message on a line of its own, under the program's name."""
+    prefix = f"{journal_prefix(level)}{PROG}: "
+    lines = [prefix + plain(message) for message in messages]
+    if lines:
+        say("\n".join(lines))
+
+
 def tell(message: str, level: int = 6) -> None:
     """Say a message under the program's name; level 3 is an error, 4 a warning, 6 news."""
-    say(f"{journal_prefix(level)}{PROG}: {plain(message)}")
+    tell_all([message], level)
 
 
 def report(failure: Failure) -> None:
@@ -5267,9 +5275,7 @@ def cmd_start(names: Sequence[str] = (), dry_run: bool = False) -> int:
     by_name = {o.decision.spec.name: o for o in launched}
     outcomes = [by_name.get(d.spec.name, Outcome(d, d.verdict in FINE, d.why)) for d in decisions]
     for ok, level in ((True, 6), (False, 3)):  # what needs a person stands last
-        lines = [format_outcome(o) for o in outcomes if o.ok == ok]
-        if lines:
-            tell("\n".join(lines), level)
+        tell_all((format_outcome(o) for o in outcomes if o.ok == ok), level)
     if trouble is not None and trouble.hint:
         tell(f"hint: {trouble.hint}", 3)
     try:
@@ -6954,17 +6960,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def exit_with(status: int) -> NoReturn:
-    """End this process with all it has said written, without tearing the interpreter down.
-
-    What could not be written, a full disk say, is no success.
-    """
-    for stream in filter(None, (sys.stdout, sys.stderr)):
-        try:
-            stream.flush()
-        except OSError as e:
-            status = status or (128 + signal.SIGPIPE if e.errno == errno.EPIPE else TROUBLE)
-            if stream is sys.stdout and e.errno != errno.EPIPE:
-                tell(f"standard output: {e.strerror}", 3)
+    """End this process with all it has said written, without tearing the interpreter down."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        status = status or TROUBLE
     os._exit(status)
 
 
