@@ -4295,6 +4295,39 @@ def read_session(socket: str) -> tuple[str, int]:
     return name, int(count or 0)
 
 
+def read_receipt(folder: int) -> int:
+    """Return the status in a handoff's receipt.  Raises Failure."""
+    try:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        fd = os.open("receipt", flags, dir_fd=folder)
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise Failure("the receipt is no file")
+            return parse_receipt(os.read(fd, 64).decode("ascii", "replace"))
+        finally:
+            os.close(fd)
+    except FileNotFoundError:
+        raise Failure("it ended without a receipt") from None
+    except OSError as e:
+        raise Failure(f"its receipt cannot be read: {e.strerror}") from None
+
+
+def read_end(ledger: str, entry: Launch) -> Launch:
+    """Return a record with the end that its pane published but could not file, if there is one.
+
+    A full disk, or a kill right then; the handoff with its receipt stays for that.
+    """
+    try:
+        folder = os.open(f"{ledger}/spawn/{entry.id}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            status = read_receipt(folder)
+            return entry._replace(ended=os.stat("receipt", dir_fd=folder).st_mtime, status=status)
+        finally:
+            os.close(folder)
+    except (OSError, Failure):
+        return entry
+
+
 def read_hosted(ledger: str) -> list[Hosted]:
     """Return every launch with its state, the newest first.  Raises Failure."""
     records, panes = read_ledger(ledger), read_live_panes(ledger)
@@ -4310,6 +4343,8 @@ def read_hosted(ledger: str) -> list[Hosted]:
             )  # fmt: skip
         alive = seen is not None or (caller and bool(entry.direct or not entry.pane))
         watched = caller
+        if not (alive or entry.ended):
+            entry = read_end(ledger, entry)
         if seen is not None and not entry.ended and not (caller and entry.session):
             session, watchers = read_session(entry.socket)
             entry = entry._replace(session=session or entry.session)
@@ -4351,12 +4386,26 @@ def is_left_over(path: str, launch_id: str, live: frozenset[str], listening: str
     return path not in listening  # another ledger's launches have their sockets here too
 
 
+def note_launch(ledger: str, entry: Launch, *, sync: bool) -> bool:
+    """Write a launch's record and tell whether that worked: it runs and ends without it, too."""
+    try:
+        record_launch(ledger, entry, sync=sync)
+    except OSError as e:
+        tell(f"{entry.id}: its record was not written: {e.strerror}", 4)
+        return False
+    return True
+
+
 def sweep_ledger(paths: Paths, ledger: str, keep_days: float) -> None:
     """Remove records older than `keep_days` and what dead launches left; a live one stays."""
     sweep(ledger)
     entries = read_ledger(ledger).values()
     callers = (e.id for e in entries if process_lives(e.caller, e.caller_start, e.boot))
     live = frozenset((*callers, *read_live_panes(ledger)))
+    for entry in (e for e in entries if not e.ended and e.id not in live):
+        found = read_end(ledger, entry)
+        if found.ended and note_launch(ledger, found, sync=True):
+            remove_tree(f"{ledger}/spawn/{entry.id}")
     listening, now = read_file("/proc/net/unix", 1 << 24), time.time()
     ages = {ledger: keep_days * 86400.0, f"{ledger}/spawn": 3600.0}
     if paths.runtime:
@@ -4581,23 +4630,6 @@ def await_end(conn: int, pane: int, server: int) -> None:
         poll.poll(LOST_GRACE * 1000)
 
 
-def read_receipt(folder: int) -> int:
-    """Return the status in a handoff's receipt.  Raises Failure."""
-    try:
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        fd = os.open("receipt", flags, dir_fd=folder)
-        try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise Failure("the receipt is no file")
-            return parse_receipt(os.read(fd, 64).decode("ascii", "replace"))
-        finally:
-            os.close(fd)
-    except FileNotFoundError:
-        raise Failure("it ended without a receipt") from None
-    except OSError as e:
-        raise Failure(f"its receipt cannot be read: {e.strerror}") from None
-
-
 def stop_scope(paths: Paths, unit: str) -> None:
     """Have systemd end everything in a launch's scope: TERM, HUP, and KILL after SCOPE_STOP."""
     if unit:
@@ -4647,8 +4679,13 @@ def follow(paths: Paths, config: Config, ledger: str, entry: Launch, conn: _sock
     return True
 
 
-def leave(status: int) -> NoReturn:
-    """Exit at once: taking the interpreter down would cost a caller more than its wait."""
+def exit_with(status: int) -> NoReturn:
+    """End this process with all it has said written, without tearing the interpreter down."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        status = status or TROUBLE
     os._exit(status)
 
 
@@ -4685,8 +4722,7 @@ def host_launch(paths: Paths, config: Config, ledger: str, entry: Launch, order:
         said = conn.recv(4096).decode("utf-8", "replace") if conn is not None else ""
         if said:
             tell(f"{entry.id}: {said}", 3)
-        remove_tree(handoff)
-        leave(status)
+        exit_with(status)
     except KeyboardInterrupt:
         tell(f"{entry.id} goes on; {PROG} attach {entry.id} or {PROG} stop {entry.id}")
         raise
@@ -4696,7 +4732,7 @@ def host_launch(paths: Paths, config: Config, ledger: str, entry: Launch, order:
         stop_scope(paths, place.unit)
         remove(place.socket)
         remove_tree(handoff)
-        leave(BROKEN)
+        exit_with(BROKEN)
 
 
 def new_launch(order: Order, why: str) -> Launch:
@@ -4860,15 +4896,6 @@ class HostedEnd(NamedTuple):
     pumps: Sequence[Pump]
 
 
-def note_launch(ledger: str, entry: Launch, *, sync: bool) -> bool:
-    """Write the record from the pane; a launch that cannot be recorded still runs.  True."""
-    try:
-        record_launch(ledger, entry, sync=sync)
-    except OSError as e:
-        tell(f"{entry.id}: its record was not written: {e.strerror}", 4)
-    return True
-
-
 def run_hosted(
     ledger: str, entry: Launch, job: Job, streams: Mapping[str, int], wakeups: int, tty: int
 ) -> HostedEnd:
@@ -4878,7 +4905,12 @@ def run_hosted(
     note_launch(ledger, entry, sync=False)
     # Made durable when it has run for a moment; of a shorter one only the end is.
     code, outside = supervise(
-        pid, tty, wakeups, lambda: note_launch(ledger, entry, sync=True), lambda: 0.0, HOSTED_GRACES
+        pid,
+        tty,
+        wakeups,
+        lambda: note_launch(ledger, entry, sync=True) or True,
+        lambda: 0.0,
+        HOSTED_GRACES,
     )
     os.close(ended)
     for flow in pumps:
@@ -4896,10 +4928,11 @@ def conclude_hosted(
     """Record an end, which the caller knows already, and remove what the launch needed."""
     if end.status:
         save_screen(f"{ledger}/{entry.id}.screen", entry.id, *own_pane())
-    note_launch(ledger, entry._replace(ended=time.time(), status=end.status), sync=True)
+    ended = entry._replace(ended=time.time(), status=end.status)
+    noted = note_launch(ledger, ended, sync=True)
     poll = select.poll()
     poll.register(conn.fileno(), select.POLLIN)
-    if poll.poll(0):  # the caller has read the receipt, or is gone; else it removes this
+    if poll.poll(LOST_GRACE * 1000) and noted:  # the caller has read the receipt, or is gone
         remove_tree(handoff)
     if end.group and terminal_gone(own_terminal()):
         end_group(end.group)
@@ -6957,16 +6990,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 128 + signal.SIGPIPE
         report(Failure(f"{e.filename}: {e.strerror}" if e.filename else str(e.strerror)))
         return TROUBLE
-
-
-def exit_with(status: int) -> NoReturn:
-    """End this process with all it has said written, without tearing the interpreter down."""
-    try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except OSError:
-        status = status or TROUBLE
-    os._exit(status)
 
 
 if __name__ == "__main__":

@@ -68,6 +68,15 @@ class Ann:
         return int(text)
 
 
+@pytest.fixture
+def small_disk(ann):
+    """The ledger on a disk of one megabyte."""
+    ann.sh(f"mkdir -p {LEDGER}")
+    ann.box.root("mount", "-t", "tmpfs", "-o", "size=1m,uid=1001,mode=700", "small", LEDGER)
+    yield LEDGER
+    ann.box.root("umount", "-l", LEDGER)
+
+
 @pytest.fixture(scope="module")
 def machine_of_ann(box_reason):
     if box_reason:
@@ -249,6 +258,18 @@ def test_a_deleted_handoff_is_a_loss_and_no_success(ann):
     one = ann.launch("handoff")
     ann.sh(f"rm -r {LEDGER}/spawn/{one['id']}; tmux -S {one['tmuxSocket']} send-keys Enter")
     assert ann.status("handoff") == 125
+
+
+def test_a_disk_that_is_full_when_the_command_ends_changes_no_status(ann, small_disk):
+    ann.begin("full", "while ! [ -e go ]; do sleep 0.1; done; exit 6")
+    ann.launch("full")
+    filled = ann.sh(f"cat /dev/zero >{small_disk}/filler", check=False)
+    assert "No space left" in filled.stderr
+    ann.sh("touch go")
+    assert ann.status("full") == 6
+    ann.sh(f"rm go {small_disk}/filler")
+    assert ann.sh("cat full.err").stdout == ""
+    assert (ann.state("full"), ann.hosted("full")[0]["status"]) == ("ENDED", 6)
 
 
 def test_a_runtime_folder_that_is_gone_changes_no_status(ann):
