@@ -2319,31 +2319,43 @@ def process_began(pid: int) -> float:
 def read_record(path: str) -> Record | None:
     """Return one session record with its age and whether its process lives, None for none.
 
-    Raises ValueError when it stays half-written: Claude rewrites it in place.
+    Raises ValueError when it is half-written.
     """
-    for attempt in range(6):
-        try:
-            text = read_file(path)
-            seen = os.stat(path).st_mtime
-            record = parse_record(text)
-        except OSError:
-            return None
-        except ValueError:
-            if attempt == 5:
-                raise
-            time.sleep(0.004 * (attempt + 1))  # there is nothing to wait on
-            continue
-        alive = process_start(record.pid) == record.start != ""
-        return record._replace(seen=seen, alive=alive)
-    return None
+    try:
+        text = read_file(path)
+        seen = os.stat(path).st_mtime
+    except OSError:
+        return None
+    record = parse_record(text)
+    alive = process_start(record.pid) == record.start != ""
+    return record._replace(seen=seen, alive=alive)
+
+
+def read_whole(paths: Iterable[str]) -> tuple[list[Record], list[str]]:
+    """Return the session records in these files, and the files that stay half-written.
+
+    Claude rewrites them in place and offers nothing to wait on; all are given one wait.
+    """
+    found, torn = [], list(paths)
+    for pause in (0.0, 0.004, 0.008, 0.012, 0.016, 0.02):
+        if torn:
+            time.sleep(pause)
+        asked, torn = torn, []
+        for path in asked:
+            try:
+                record = read_record(path)
+            except ValueError:
+                torn.append(path)
+                continue
+            if record is not None:
+                found.append(record)
+    return found, torn
 
 
 def peek_record(path: str) -> Record | None:
     """Return one session record, None also for one that cannot be read."""
-    try:
-        return read_record(path)
-    except ValueError:
-        return None
+    found, _ = read_whole([path])
+    return found[0] if found else None
 
 
 def is_being_written(path: str) -> bool:
@@ -2371,18 +2383,9 @@ def read_records(claude: str) -> tuple[tuple[Record, ...], str]:
         return (), ""
     except OSError as e:
         raise Failure(f"{folder}: {e.strerror}") from None
-    found: list[Record] = []
-    unclear = ""
-    for path in (f"{folder}/{name}" for name in names if name.endswith(".json")):
-        try:
-            record = read_record(path)
-        except ValueError:
-            if is_being_written(path):
-                unclear = f"{path} cannot be read and its process lives"
-            continue
-        if record is not None:
-            found.append(record)
-    return tuple(found), unclear
+    found, torn = read_whole(f"{folder}/{name}" for name in names if name.endswith(".json"))
+    written = [path for path in torn if is_being_written(path)]
+    return tuple(found), f"{written[-1]} cannot be read and its process lives" if written else ""
 
 
 def is_conversation(path: str) -> bool:
