@@ -3948,16 +3948,21 @@ def note_retired(paths: Paths, names: Iterable[str], directory: str) -> None:
 
 
 def conclude(paths: Paths, name: str, ending: Ending, run_: Supervisor, directory: str) -> None:
-    """Write how a session ended: .exit first, then what follows from it."""
+    """Write how a session ended; what cannot be written does not keep the rest from it."""
     now = time.time()
     event = read_event(paths, name, run_.at)
-    try:
-        write_atomic(paths.of(name, "exit"), format_ending(ending, iso(now)))
-        note_health(paths, name, ending, now - run_.at, now)
-        if ending.deliberate:
-            note_retired(paths, dict.fromkeys((name, event.name if event else "")), directory)
-    except (OSError, Failure) as e:
-        tell(f"{name}: its end is not fully recorded: {e}", 3)
+    steps: list[Callable[[], object]] = [
+        lambda: write_atomic(paths.of(name, "exit"), format_ending(ending, iso(now))),
+        lambda: note_health(paths, name, ending, now - run_.at, now),
+    ]
+    if ending.deliberate:
+        names = dict.fromkeys((name, event.name if event else ""))
+        steps.append(lambda: note_retired(paths, names, directory))
+    for step in steps:
+        try:
+            step()
+        except (OSError, Failure) as e:
+            tell(f"{name}: its end is not fully recorded: {e}", 3)
     if not ending.deliberate and not ending.signalled:
         save_screen(paths.of(name, "screen"), name, run_.socket, run_.pane)
 
