@@ -55,8 +55,8 @@ def task(number: int, status: str = "pending", **more: Any) -> dict[str, Any]:
 class Box:
     """A home with one project folder; times are seconds before now."""
 
-    def __init__(self, folder: os.PathLike[str]) -> None:
-        self.home = os.path.join(folder, "box")
+    def __init__(self, folder: os.PathLike[str], name: str = "box") -> None:
+        self.home = os.path.join(folder, name)
         self.project = os.path.join(self.home, "proj")
         self.claude = os.path.join(self.home, ".claude")
         self.tasks = os.path.join(self.claude, "tasks")
@@ -64,7 +64,7 @@ class Box:
         self.state = os.path.join(self.home, ".local/state/persistent-sessions")
         self.now = time.time_ns()
         for path in (self.project, self.tasks, self.folder):
-            os.makedirs(path)
+            os.makedirs(path, exist_ok=True)
 
     def env(self, **more: str) -> dict[str, str]:
         return {"HOME": self.home, "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", **more}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ class Pane:
         self.folder, self.listener = program.make_handoff(str(self.path), job)
         self.conn: Any = None
 
-    def start(self) -> Terminal:
-        argv = (sys.executable, "-IS", SESSIONS, "_pane", str(self.path))
+    def start(self, program: Sequence[str] = (sys.executable, "-IS", SESSIONS)) -> Terminal:
+        argv = (*program, "_pane", str(self.path))
         place = {"TMUX": f"{os.environ['HOME']}/none,1,0", "TMUX_PANE": "%0"}
         self.terminal = Terminal(*argv, env=place)
         return self.terminal
