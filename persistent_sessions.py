@@ -1012,7 +1012,7 @@ def choose_witnesses(spec: Spec, facts: Facts, records: Iterable[Record]) -> tup
     """Return the ids that speak for a session's last conversation, the best first.
 
     Where the session had our supervisor only the record of its own claude counts, and
-    the hook's file wins for that process: a record names a tmux session, not a server.
+    the hook's file wins for that process, unless it never had the record's id (a full disk).
     Without one the newer of file and record wins, and the record must match the folder.
     """
     hooked = facts.ids[:1]
@@ -1020,7 +1020,7 @@ def choose_witnesses(spec: Spec, facts: Facts, records: Iterable[Record]) -> tup
     if run is not None:
         own = [r.session_id for r in records if r.pid == run.claude and r.start == run.claude_start]
         fired = facts.ids_at >= run.at or (facts.event is not None and facts.event.at >= run.at)
-        ids = (*hooked, *own) if fired or not own else (*own, *hooked)
+        ids = (*hooked, *own) if fired and set(own) <= set(facts.ids) else (*own, *hooked)
     else:
         seen = [
             (r.seen, r.session_id)

@@ -137,8 +137,15 @@ def test_with_a_supervisor_only_its_own_claudes_record_counts():
     every = {A: True, B: True, new_id(3): True}
     facts = Facts(ids=(A,), ids_at=9.0, run=RUN)
     assert choose(facts=facts, records=(own, other), transcripts=every) == B
-    fired = facts._replace(event=Event("SessionStart", A, "clear", 60.0, 101, "api"))
+    fired = facts._replace(ids=(A, B), event=Event("SessionStart", A, "clear", 60.0, 101, "api"))
     assert choose(facts=fired, records=(own, other), transcripts=every) == A
+
+
+def test_a_conversation_that_the_hook_could_not_file_is_known_from_claudes_record():
+    facts = Facts(ids=(A,), ids_at=60.0, run=RUN)
+    own = record(101, B, start="2")
+    assert choose(facts=facts, records=(own,), transcripts={A: True, B: True}) == B
+    assert choose(facts=facts, records=(own,), transcripts={A: True}) == A
 
 
 def test_without_a_supervisor_the_newer_witness_wins_and_must_match_the_folder():
