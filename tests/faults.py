@@ -49,10 +49,8 @@ class Point(NamedTuple):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        into_pipe = self.call == "write" and re.match(
-            r"write\(\d{2}|write\([^12]<(pipe|socket)", self.text
-        )
-        return MEETS.get("pipe" if into_pipe else self.call, DISK)
+        piped = re.match(r"write\((?![12]<)\d+<(pipe|socket)", self.text)
+        return MEETS.get("pipe" if piped else self.call, DISK)
 
     def options(self, kind: str) -> list[str]:
         """Return strace's options that make this call meet its fault."""
