@@ -490,7 +490,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         target = options.get("--to") or os.environ.get("CLAUDE_CODE_SESSION_ID", "")
         why = COMMANDS[verb](verb, options.get("--from", ""), target)
     except OSError as e:
-        why = f"{e.filename}: {e.strerror}"
+        why = ": ".join(filter(None, (e.filename, e.strerror)))
     if why:
         print(f"{PROG}: {verb}: {format_line(why, 2000)}", file=sys.stderr)
     return 1 if why else 0
