@@ -231,7 +231,8 @@ def prepare_open(world: World) -> None:
 
 
 def lacks_open(world: World) -> str:
-    if "\nwork\t" not in (state() / "registry.tsv").read_text():
+    registry = state() / "registry.tsv"
+    if not registry.exists() or "\nwork\t" not in registry.read_text():
         return "no row"
     return "" if len(writers()) == 1 and "work" in sessions.panes() else "not up"
 
@@ -644,7 +645,7 @@ def broken(case: Case, world: World, argv: list[str], point: faults.Point, kind:
         if ran.hit:
             judge(case, world, kind, ran, before)
         judge_again(case, world, argv, before)
-    except AssertionError as e:
+    except (AssertionError, OSError, subprocess.SubprocessError) as e:
         why = str(e).splitlines()[0][:300]
         return f"{kind} at {point}\n  said {ran.said[-300:]!r} ({ran.status})\n  {why}"
     return "" if ran.hit else MISSED
