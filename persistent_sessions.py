@@ -3325,10 +3325,9 @@ def write_job(path: str, job: Job) -> None:
 
 
 def read_job(path: str) -> Job:
-    """Return a job and remove its file: it holds the whole environment.  Raises Failure."""
+    """Return a job; who takes it removes the file with its whole environment.  Raises Failure."""
     try:
         raw = read_file(path, 1 << 26).encode("utf-8", "surrogateescape")
-        os.unlink(path)
         directory, program, count, *rest = map(os.fsdecode, raw.split(b"\0"))
         argv, pairs = rest[: int(count)], rest[int(count) :]
         if not argv or len(argv) != int(count):
@@ -3967,7 +3966,7 @@ def conclude(paths: Paths, name: str, ending: Ending, run_: Supervisor, director
         save_screen(paths.of(name, "screen"), name, run_.socket, run_.pane)
 
 
-def run_session(paths: Paths, name: str, resume: str, job: Job) -> int:
+def run_session(paths: Paths, name: str, resume: str, job: Job, path: str) -> int:
     """Run a session's claude in this pane to its end and record it; returns the shell's status."""
     at = time.time()
     socket, pane = own_pane()
@@ -3975,6 +3974,8 @@ def run_session(paths: Paths, name: str, resume: str, job: Job) -> int:
     me = os.getpid()
     run_ = Supervisor(boot_id(), me, process_start(me), 0, "", pane, socket, resume, at)
     note_run(paths, name, run_)
+    if path:
+        os.unlink(path)  # gone: its launcher died, and a later one did not see us yet
     pid = start_child(job, tty)
     directory = job.directory
     del job  # it holds a whole environment; this process waits for weeks
@@ -4153,7 +4154,7 @@ def cmd_run(argv: Sequence[str]) -> int:
         job = session_job(paths, config, spec, resume, binary)
         kept = {k: v for k, v in os.environ.items() if k in TERMINAL_OWN}
         job = job._replace(env={**job.env, **kept})
-    return run_session(paths, name, resume, job)
+    return run_session(paths, name, resume, job, path)
 
 
 # ---- Host -----------------------------------------------------------------
@@ -4988,6 +4989,7 @@ def cmd_pane(handoff: str) -> int:
         conn.connect(socket_at(folder))
         entry = own_launch(ledger, launch_id)
         job = read_job(f"{handoff}/job.pane")
+        os.unlink(f"{handoff}/job.pane")
         streams = take_streams(conn)
         kept = {k: v for k, v in os.environ.items() if k in TERMINAL_OWN}
         job = job._replace(env={**job.env, **kept})

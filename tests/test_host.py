@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from sessions import NAME, configure, declare, row, state
@@ -355,4 +354,3 @@ def test_a_job_file_survives_an_environment_without_utf_8(private):
     job = program.Job(("a", ""), "/d", {"K": "\udcff\udc80é"}, "/p")
     program.write_job(str(private / "job"), job)
     assert program.read_job(str(private / "job")) == job
-    assert not Path(private, "job").exists()
