@@ -79,11 +79,19 @@ def points(trace: str, folder: str) -> Iterator[Point]:
 
 
 def chosen(found: Sequence[Point], stride: int = 1) -> list[tuple[Point, str]]:
-    """Return every point with every fault; in an ordinary run each point with one in its turn."""
+    """Return every point with every fault; in an ordinary run some of them, equally spread.
+
+    Every `stride`th point is killed or meets an error in turn; of stride 1 both.
+    """
     if LONG:
         return [(point, kind) for point in found for kind in point.kinds]
-    turns = [(at, point) for at, point in enumerate(found) if at % stride == 0]
-    return [(point, point.kinds[at // stride % len(point.kinds)]) for at, point in turns]
+    some: list[tuple[Point, str]] = []
+    for at, point in enumerate(found[::stride]):
+        errors = [kind for kind in point.kinds if kind != KILL]
+        error = errors[at // 2 % len(errors)] if errors else KILL
+        wanted = (error, KILL) if stride == 1 else (KILL,) if at % 2 else (error,)
+        some += [(point, kind) for kind in dict.fromkeys(wanted)]
+    return some
 
 
 class Ran(NamedTuple):
