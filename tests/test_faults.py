@@ -591,18 +591,18 @@ CASES = {
         prepare_hook, ["hook"], lacks_hook, input=lambda world: json.dumps(HOOK), env=hook_env,
         silent=True, tick=["list"],
     ),
-    "trust": Case(prepare_trust, ["trust", "api"], lacks_trust, whole=whole_trust, stride=2),
+    "trust": Case(prepare_trust, ["trust", "api"], lacks_trust, whole=whole_trust, stride=3),
     "install": Case(
         prepare_install, ["install"], lacks_install, status=1, whole=whole_install, door=False,
-        stride=6,
+        stride=8,
     ),
     "uninstall": Case(
         prepare_uninstall, ["uninstall"], lacks_uninstall, whole=whole_install, door=False,
-        stride=2,
+        stride=3,
     ),
     "host": Case(
         prepare_host, ["host", "--name", "job", "--", *COMMAND], lacks_host, status=7,
-        drive=drive_host, stride=2, tick=["list"],
+        drive=drive_host, stride=3, tick=["list"],
     ),
     "a session's end": Case(
         prepare_end, ["start"], lacks_end, drive=drive_end, stride=5,
