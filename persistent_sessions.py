@@ -3110,23 +3110,18 @@ def replace_expected(path: str, old: str | None, new: str) -> bool:
     """
     temporary = write_temporary(path, new, mode_of(path, 0o600))
     try:
-        if old is None:
-            os.link(temporary, path)
-        else:
-            try:
-                exchange(temporary, path)
-            except OSError as e:
-                if e.errno not in (errno.ENOSYS, errno.EINVAL):
-                    raise
-                if read_file(path, 1 << 28) != old:
-                    return False
-                os.rename(temporary, path)
-                return True
-            if read_file(temporary, 1 << 28) != old:
-                exchange(temporary, path)
+        try:
+            os.link(temporary, path) if old is None else exchange(temporary, path)
+        except FileExistsError:
+            return False
+        except OSError:  # many file systems know no links or no swap; EPERM and others say so
+            if os.path.lexists(path) if old is None else read_file(path, 1 << 28) != old:
                 return False
-    except FileExistsError:
-        return False
+            os.rename(temporary, path)
+            return True
+        if old is not None and read_file(temporary, 1 << 28) != old:
+            exchange(temporary, path)
+            return False
     finally:
         remove(temporary)
         sync_folder(os.path.dirname(path))
