@@ -80,6 +80,7 @@ else:
 PROG = "persistent-sessions"
 OWN_NAMES = (PROG, "persistent_sessions.py", f"{PROG}-shim")  # files that are this program
 VERSION = "1.0.0"
+USUAL_PYTHON = "/usr/bin/python3"  # the one that our first line names
 
 OK, TROUBLE, USAGE = 0, 1, 2
 NO_ROOM, BROKEN, NOT_EXECUTABLE, NOT_FOUND = 75, 125, 126, 127  # as timeout(1) and env(1)
@@ -3211,7 +3212,7 @@ def own_module() -> str:
 
 def python() -> str:
     """Return the interpreter for what is installed; equal strings make equal hooks."""
-    return "/usr/bin/python3" if os.access("/usr/bin/python3", os.X_OK) else sys.executable
+    return USUAL_PYTHON if os.access(USUAL_PYTHON, os.X_OK) else sys.executable
 
 
 # No collector for so short a life, and no tearing down: together a quarter of a tick's start.
@@ -5941,10 +5942,14 @@ def install_files(paths: Paths, done: list[str]) -> None:
             done.append(link)
     for unit in (UNIT, TIMER):
         if os.path.isfile(f"{source}/units/{unit}"):
-            put(f"{unit_folder(paths)}/{unit}", read_file(f"{source}/units/{unit}"), 0o644, done)
+            text = read_file(f"{source}/units/{unit}").replace(USUAL_PYTHON, python())
+            put(f"{unit_folder(paths)}/{unit}", text, 0o644, done)
     code = "import sys,py_compile;[py_compile.compile(f, quiet=1) for f in sys.argv[1:]]"
     modules = [f"{library}/{m}" for m in ("persistent_sessions.py", "task_adopt.py")]
     run([python(), "-IS", "-c", code, *filter(os.path.exists, modules)], check=False)
+    if python() != USUAL_PYTHON:
+        why = f"there is no {USUAL_PYTHON}, which the first line of the programs names"
+        raise Failure(why, hint=f"{python()} {paths.home}/.local/bin/{PROG} list")
 
 
 def install_environment(paths: Paths, config: Config, done: list[str]) -> None:
@@ -6351,7 +6356,7 @@ def check_tools(start_: Start) -> list[Check]:
     git_ = classify_tool("git", ask_version("git", "--version"), (2, 0), f"{apt} git")
     if not start_.config.clone and git_.state == FAIL:
         git_ = git_._replace(state=WARN)
-    python_ = ask_version("/usr/bin/python3", "-IS", "--version")
+    python_ = ask_version(USUAL_PYTHON, "-IS", "--version")
     return [
         classify_tool("python", python_, (3, 9), f"{apt} python3"),
         classify_tool("tmux", ask_version("tmux", "-V"), (3, 2), f"{apt} tmux"),
