@@ -1019,7 +1019,9 @@ def choose_witnesses(spec: Spec, facts: Facts, records: Iterable[Record]) -> tup
     hooked = facts.ids[:1]
     run = facts.run
     if run is not None:
-        own = [r.session_id for r in records if r.pid == run.claude and r.start == run.claude_start]
+        # Equal boots give equal pids and times: what was written before this run is not its own.
+        new = [r for r in records if r.seen >= run.at]
+        own = [r.session_id for r in new if r.pid == run.claude and r.start == run.claude_start]
         fired = facts.ids_at >= run.at or (facts.event is not None and facts.event.at >= run.at)
         ids = (*hooked, *own) if fired and set(own) <= set(facts.ids) else (*own, *hooked)
     else:

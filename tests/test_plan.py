@@ -132,7 +132,7 @@ def test_only_the_newest_filed_id_speaks():
 
 
 def test_with_a_supervisor_only_its_own_claudes_record_counts():
-    own = record(101, B, start="2")
+    own = record(101, B, start="2", seen=51.0)
     other = record(102, new_id(3), start="2", tmux="api", seen=99.0)
     every = {A: True, B: True, new_id(3): True}
     facts = Facts(ids=(A,), ids_at=9.0, run=RUN)
@@ -146,6 +146,13 @@ def test_a_conversation_that_the_hook_could_not_file_is_known_from_claudes_recor
     own = record(101, B, start="2")
     assert choose(facts=facts, records=(own,), transcripts={A: True, B: True}) == B
     assert choose(facts=facts, records=(own,), transcripts={A: True}) == A
+
+
+def test_a_record_of_an_earlier_boot_with_the_same_pid_and_start_is_no_witness():
+    older = record(101, B, start="2", seen=49.0)
+    fired = Event("SessionStart", A, "startup", 60.0, 101, "api")
+    for facts in (Facts(run=RUN), Facts(ids=(A,), run=RUN), Facts(ids=(A,), run=RUN, event=fired)):
+        assert choose(facts=facts, records=(older,), transcripts={B: True}) == ""
 
 
 def test_without_a_supervisor_the_newer_witness_wins_and_must_match_the_folder():
