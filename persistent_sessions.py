@@ -5108,7 +5108,8 @@ def tidy(start_: Start, world: World) -> None:
             filed = parse_ids(read_state(paths.of(new, "id")))
             if current and not filed:
                 record_id(paths, new, current[0])
-        for record in () if facts.run_live else world.records:
+        here = not facts.run_live and any(p.session == spec.name for p in world.panes)
+        for record in world.records if here else ():
             mine = record.tmux == spec.name and record.directory == spec.directory
             if mine and record.alive and record.visible and is_session_id(record.session_id):
                 record_id(paths, spec.name, record.session_id)

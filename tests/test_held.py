@@ -6,11 +6,14 @@ import json
 import os
 import subprocess
 import threading
+import time
 
 import pytest
 import sessions
 import support
 from sessions import declare, file_id, new_id, record, row, transcript
+
+import persistent_sessions as program
 
 pytestmark = pytest.mark.tmux
 
@@ -188,3 +191,15 @@ def test_a_session_without_a_supervisor_is_known_by_its_record(ps, claude):
     transcript(new_id(3))
     old = record(os.getpid(), new_id(3), tmux="api:@0.%0", cwd=folder, procStart="1")
     assert old.exists() and f"resumed {new_id(3)}" in ps("start").stderr
+
+
+def test_a_record_of_an_earlier_boot_files_nothing_for_a_session_that_is_not_there(
+    ps, api, home, sleeper
+):
+    run = program.Supervisor("earlier", 101, "1", 102, "2", "%0", "", "", time.time())
+    (sessions.state() / "api.run").write_text(program.format_supervisor(run))
+    transcript(new_id(2))
+    record(sleeper.pid, new_id(2), tmux="api:@0.%0", cwd=str(home / "api"))
+    assert ps("start").returncode == 0
+    assert new_id(2) not in (sessions.state() / "api.id").read_text()
+    assert sessions.head_id("api") == api
