@@ -143,7 +143,7 @@ def test_with_a_supervisor_only_its_own_claudes_record_counts():
 
 def test_a_conversation_that_the_hook_could_not_file_is_known_from_claudes_record():
     facts = Facts(ids=(A,), ids_at=60.0, run=RUN)
-    own = record(101, B, start="2")
+    own = record(101, B, start="2", seen=60.0)
     assert choose(facts=facts, records=(own,), transcripts={A: True, B: True}) == B
     assert choose(facts=facts, records=(own,), transcripts={A: True}) == A
 
