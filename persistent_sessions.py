@@ -2097,7 +2097,8 @@ def check_socket(path: str) -> None:
     if not os.path.basename(folder).startswith("tmux-"):
         return  # a folder the person chose
     if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid() or seen.st_mode & 0o027:
-        raise Failure(f"tmux: directory {folder} has unsafe permissions", hint=f"ls -ld {folder}")
+        why = "has unsafe permissions (TMUX_TMPDIR can name another place)"
+        raise Failure(f"tmux: directory {folder} {why}", hint=f"ls -ld {folder}")
 
 
 def socket_inode(path: str) -> str:
@@ -2917,7 +2918,8 @@ def make_state(paths: Paths) -> None:
             os.mkdir(paths.state, 0o700)
         seen = os.stat(paths.state)
         if seen.st_uid != os.getuid():
-            raise Failure(f"{paths.state}: it belongs to another user (uid {seen.st_uid})")
+            why = f"it belongs to another user (uid {seen.st_uid})"
+            raise Failure(f"{paths.state}: {why}", hint=f"ls -ld {paths.state}")
         if seen.st_mode & 0o077:
             os.chmod(paths.state, 0o700)
     except OSError as e:
