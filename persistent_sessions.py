@@ -6997,6 +6997,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Failure as e:
         report(e)
         return e.status
+    except UnicodeEncodeError as e:
+        what = ascii(e.object[e.start : e.end])
+        report(Failure(f"this locale has no {what}", hint=f"LC_ALL=C.UTF-8 {PROG} list"))
+        return TROUBLE
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except OSError as e:
