@@ -2991,12 +2991,24 @@ def sweep(folder: str, of: str = "") -> None:
 
 
 def record_id(paths: Paths, name: str, session_id: str) -> None:
-    """Put a conversation id at the head of a session's .id file; the older ones stay."""
-    path = paths.of(name, "id")
-    ids = parse_ids(read_state(path))
-    if ids[:1] != (session_id,):
-        kept = [i for i in ids if i != session_id][: MAX_IDS - 1]
-        write_atomic(path, "".join(f"{i}\n" for i in (session_id, *kept)))
+    """Put a conversation id at the head of a session's .id file; the older ones stay.
+
+    Hooks take turns on the folder itself, for a second at most; they never take the lock.
+    """
+    path, folder = paths.of(name, "id"), os.open(paths.state, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for _ in range(100):
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                time.sleep(0.01)  # waiting without end could hold up a session
+        ids = parse_ids(read_state(path))
+        if ids[:1] != (session_id,):
+            kept = [i for i in ids if i != session_id][: MAX_IDS - 1]
+            write_atomic(path, "".join(f"{i}\n" for i in (session_id, *kept)))
+    finally:
+        os.close(folder)
 
 
 def edit_registry(paths: Paths, change: Callable[[dict[str, Spec]], None]) -> None:
