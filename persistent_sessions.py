@@ -3123,10 +3123,13 @@ def exchange(one: str, other: str) -> None:
 def replace_expected(path: str, old: str | None, new: str) -> bool:
     """Replace a file only if it still holds `old` (None: is missing); False when it does not.
 
-    The swap shows what was really replaced, so a writer that takes no lock loses nothing.
+    The swap shows what was really replaced, so a writer that takes no lock loses nothing
+    (looked at just before as well: it could read ours in the moment until we swap back).
     """
     temporary = write_temporary(path, new, mode_of(path, 0o600))
     try:
+        if old is not None and read_file(path, 1 << 28) != old:
+            return False
         try:
             os.link(temporary, path) if old is None else exchange(temporary, path)
         except FileExistsError:
