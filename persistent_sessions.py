@@ -2323,13 +2323,15 @@ def process_began(pid: int) -> float:
 def read_record(path: str) -> Record | None:
     """Return one session record with its age and whether its process lives, None for none.
 
-    Raises ValueError when it is half-written.
+    Raises ValueError when it is half-written or hidden.
     """
     try:
         text = read_file(path)
         seen = os.stat(path).st_mtime
-    except OSError:
+    except FileNotFoundError:
         return None
+    except OSError as e:
+        raise ValueError(str(e)) from None
     record = parse_record(text)
     alive = process_start(record.pid) == record.start != ""
     return record._replace(seen=seen, alive=alive)
@@ -2365,10 +2367,13 @@ def peek_record(path: str) -> Record | None:
 def is_being_written(path: str) -> bool:
     """Tell whether an unreadable record may be the work of a live process: it is not older."""
     pid = os.path.basename(path).partition(".")[0]
+    written, text = time.time(), ""
     try:
         written, text = os.stat(path).st_mtime, read_file(path)
-    except OSError:
+    except FileNotFoundError:
         return False
+    except OSError:
+        pass  # it is there, and hidden from us
     if not pid.isdecimal() or (text and not text.strip("\0")):
         return False  # NULs are what a power cut leaves
     began = process_began(int(pid))
