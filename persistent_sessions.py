@@ -3483,7 +3483,8 @@ def launch(
 ) -> tuple[list[Decision], str, str]:
     """Give each decided session its pane, through one tmux client, under the lock.
 
-    Each is looked at once more first: what has become live meanwhile is left alone.
+    Each is looked at once more first: what has become live, was ended or lost its row
+    meanwhile is left alone.
     Returns those launched, tmux's complaints and a warning.  Raises Failure.
     """
     tmux = Tmux(socket)
@@ -3497,9 +3498,12 @@ def launch(
         boot, listing = boot_id(), frozenset(os.listdir(paths.state))
         panes = tmux.panes()
         lines = []
+        opened = {spec.name for spec in read_registry(paths)[0]}
         for d in decisions:
             facts = read_facts(paths, d.spec.name, d.spec.directory, listing, boot)
-            if facts.run_live or facts.trouble:
+            if facts.run_live or facts.trouble or not (d.spec.declared or d.spec.name in opened):
+                continue
+            if os.path.exists(paths.of(d.spec.name, "retired")):  # its supervisor's last act
                 continue
             job = f"{folder}/.{d.spec.name}.job.{os.getpid()}.0.tmp"  # see sweep
             written.append(job)
@@ -5228,8 +5232,10 @@ def launch_all(start_: Start, wanted: Sequence[Decision], world: World) -> list[
         pending.update({d.spec.name: d for d in launched})
         for d in wave:
             if d not in launched:
+                ended = os.path.exists(paths.of(d.spec.name, "retired"))
+                new = d._replace(verdict=RETIRED if ended else LIVE)
                 outcomes[d.spec.name] = Outcome(
-                    d._replace(verdict=LIVE), True, "launched meanwhile"
+                    new, True, f"{'ended' if ended else 'launched'} meanwhile"
                 )
         found = watch(
             paths,
