@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import hostile
@@ -817,3 +818,31 @@ def test_a_folder_that_somebody_else_made_is_not_used(ps, claude, private, what)
     else:
         assert done.returncode == 1 and str(path) in done.stderr
         assert "hint: ls -ld" in done.stderr or "TMUX_TMPDIR" in done.stderr
+
+
+@as_root
+def test_a_record_that_is_hidden_from_us_may_be_the_conversations(private, home):
+    """Run as a user of its own: nothing is hidden from root."""
+    python = "/usr/bin/python3"
+    if not os.access(python, os.X_OK):
+        pytest.skip(f"{support.ABSENT}{python}")
+    declare(row("api"))
+    file_id("api", ID)
+    transcript(ID)
+    (claude_folder() / "sessions").mkdir()
+    (private / "program.py").write_bytes(Path(support.SESSIONS).read_bytes())
+    (private / "program.py").chmod(0o644)
+    private.chmod(0o711)
+    for top, _, names in (*os.walk(home), *os.walk(private / "t")):
+        for name in (".", *names):
+            os.chown(os.path.join(top, name), hostile.NOBODY, hostile.NOBODY)
+    sleeper = subprocess.Popen(["sleep", "60"], user=hostile.NOBODY)
+    hidden = claude_folder() / "sessions" / f"{sleeper.pid}.json"
+    hidden.write_text("{}")
+    hidden.chmod(0)
+    argv = [python, "-IS", str(private / "program.py"), "start", "--dry-run"]
+    done = subprocess.run(argv, user=hostile.NOBODY, group=hostile.NOBODY, extra_groups=[],
+                          cwd=home, capture_output=True, text=True)  # fmt: skip
+    sleeper.kill()
+    sleeper.wait()
+    assert "api: UNKNOWN" in done.stdout and hidden.name in done.stdout, done

@@ -214,7 +214,10 @@ def check_return(ps, make: Maker, chosen: list[str]) -> None:
     settle()
     check_now()
     shown = set(sessions.panes())
-    assert {"b"} <= shown and ("a" in shown) == (not retired("a")), (shown, ended, done.stderr)
+    assert {"b"} <= shown and ("a" in shown or retired("a")), (shown, ended, done.stderr)
+    for name in ended & shown:  # `retire` leaves it running; nothing launches it afterwards
+        launched = float(pairs_of(state() / f"{name}.run")["at"])
+        assert launched <= (state() / f"{name}.retired").stat().st_mtime, f"{name} came back"
     assert {n for n in ("a", "b", "own", "other") if retired(n)} == ended, (
         "ended or revived by start"
     )
@@ -222,7 +225,9 @@ def check_return(ps, make: Maker, chosen: list[str]) -> None:
 
 def restore(ps, own: str) -> None:
     """Have all three sessions live again, under their own names, for the next case."""
-    ps("start", "a", *([own] if retired(own) else []))
+    for name in ("a", own):
+        if retired(name):
+            ps("start", name)
     if own == "other":
         ps("rename", "other", "own")
     settle()
@@ -391,3 +396,42 @@ def test_two_writers_of_claudes_file_lose_nothing(home, locked):
             )
             assert len(untrusted) <= 3, untrusted  # overwritten by one that had read before
     assert not list(home.glob(".claude.json.lock")) and not list(home.glob(".*.tmp"))
+
+
+# ---- What was found ----------------------------------------------------------
+
+
+def start_held_at_trust(ps, home):
+    """Begin a `start` that has made its plan and waits for Claude's lock on .claude.json."""
+    (home / ".claude.json").unlink(missing_ok=True)
+    (home / ".claude.json.lock").mkdir()
+    process = ps.start("start", env={"PS_TRACE": "1"})
+    assert any("list-panes" in line for line in process.stderr)
+    return process
+
+
+@pytest.mark.tmux
+def test_a_session_that_is_retired_while_start_works_is_not_launched(ps, claude, home):
+    declare(row("a"), row("b"))
+    process = start_held_at_trust(ps, home)
+    assert ps("retire", "a").returncode == 0
+    (home / ".claude.json.lock").rmdir()
+    said = process.communicate(timeout=60)[1]
+    assert set(sessions.panes()) == {"b"} and process.returncode == 0, said
+
+
+@pytest.mark.tmux
+def test_a_session_that_is_renamed_while_start_works_is_not_launched_twice(ps, claude, home):
+    (home / "own").mkdir()
+    ps("open", cwd=home / "own")
+    sessions.prompt("own", "hello")
+    first = head_id("own")
+    os.kill(sessions.agent("own"), signal.SIGKILL)
+    assert support.wait_until(lambda: sessions.ended("own"))
+    process = start_held_at_trust(ps, home)
+    assert ps("rename", "own", "other").returncode == 0
+    (home / ".claude.json.lock").rmdir()
+    process.communicate(timeout=60)
+    assert ps("start").returncode == 0
+    assert set(sessions.panes()) == {"other"} and head_id("other") == first
+    assert [p.name for p in state().glob("*.id")] == ["other.id"]
