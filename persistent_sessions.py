@@ -744,7 +744,8 @@ def parse_rows(text: str, *, declared: bool) -> tuple[tuple[Spec, ...], tuple[st
         elif declared:
             specs[name] = Spec(name, directory, third, fourth, user, True)
         else:
-            specs[name] = Spec(name, directory, args=parse_args(third), renamed=fourth)
+            renamed = fourth if fourth != name else ""  # it would be its own heir, and never back
+            specs[name] = Spec(name, directory, args=parse_args(third), renamed=renamed)
     return tuple(specs.values()), tuple(bad)
 
 
@@ -5118,7 +5119,7 @@ def tidy(start_: Start, world: World) -> None:
     a live session that has no supervisor of ours, and drops rows that `run` had to leave.
     """
     paths = start_.paths
-    names = {spec.name for spec in start_.specs}
+    names = {spec.name for spec in (*start_.specs, *read_registry(paths)[0])}
     for spec in start_.specs:
         facts = world.facts[spec.name]
         if facts.retired and not spec.declared:
