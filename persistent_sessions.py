@@ -1897,7 +1897,7 @@ def journal_prefix(level: int) -> str:
 def tell_all(messages: Iterable[str], level: int) -> None:
     """Say each message on a line of its own, under the program's name."""
     prefix = f"{journal_prefix(level)}{PROG}: "
-    lines = [prefix + plain(message) for message in messages]
+    lines = [prefix + plain(message)[:4000] for message in messages]
     if lines:
         say("\n".join(lines))
 
