@@ -392,7 +392,7 @@ def cmd_status(verb: str, source: str, target: str) -> str:
     env = dig(parse_dict(read_bytes(os.path.realpath(f"{home}/settings.json"))[0]), dict, "env")
     kind = "shared" if shared else "its own" if os.path.lexists(f"{root}/{name}") else "none yet"
     tools = "on" if {**os.environ, **env}.get(TOOLS) else f"off on current models: {PROG} install"
-    print(f"list   {root}/{name} ({kind})\ntools  {tools}")
+    print(f"list   {format_line(f'{root}/{name}', 900)} ({kind})\ntools  {tools}")
     for folder in os.listdir(f"{home}/projects") if os.path.isdir(root) else []:
         for s in read_siblings(target, f"{home}/projects/{folder}", os.getcwd(), root):
             if not s.why.startswith("started in"):
