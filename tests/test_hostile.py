@@ -190,7 +190,8 @@ def try_words(make: Maker):
 
 def try_trust(make: Maker):
     text = text_of(make.json(TRUST))
-    folder = make.one("/srv", "/new", make.text())
+    named = make.text()
+    folder = make.one("/srv", "/new", named if named.isprintable() else "/x")
     try:
         new = program.set_member(text, ("projects", folder, "hasTrustDialogAccepted"), True)
     except (ValueError, RecursionError):
@@ -850,3 +851,10 @@ def test_a_record_that_is_hidden_from_us_may_be_the_conversations(private, home)
     sleeper.kill()
     sleeper.wait()
     assert "api: UNKNOWN" in done.stdout and hidden.name in done.stdout, done
+
+
+def test_a_session_id_that_turns_a_line_is_shown_without_that(adopt):
+    for name in ("tasks", "projects"):
+        (claude_folder() / name).mkdir(parents=True)
+    done = adopt("status", env={"CLAUDE_CODE_SESSION_ID": "\u202ex"})
+    assert done.returncode == 0 and not raw_controls(done.stdout)
