@@ -7013,6 +7013,10 @@ def dispatch(argv: Sequence[str]) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
+    if argv is None and sys.getfilesystemencoding() != "utf-8":
+        # In a Latin-1 locale the names of files would be other words than the same names in them.
+        script = __file__ if sys.argv[0] == "-c" else sys.argv[0]
+        os.execv(sys.executable, [sys.executable, "-IS", "-X", "utf8", script, *sys.argv[1:]])
     try:
         called = os.path.basename(sys.argv[0])
         if argv is None and called not in OWN_NAMES and os.path.islink(sys.argv[0]):
