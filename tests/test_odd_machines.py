@@ -178,11 +178,18 @@ def test_consent_is_given_although_the_configuration_is_broken(ps, claude):
 # ---- Locales --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("locale", ["C", "POSIX", ""])
-def test_names_of_any_script_are_kept_where_the_locale_knows_ascii_only(
-    ps, door, claude, home, locale
+@pytest.mark.parametrize("locale", ["C", "POSIX", "", "de_DE.ISO-8859-1"])
+def test_names_of_any_script_are_kept_whatever_the_locale_knows(
+    ps, door, claude, home, tmp_path, locale
 ):
     os.environ.pop("LANG")
+    if locale.endswith("8859-1"):
+        argv = ["localedef", "-i", "de_DE", "-f", "ISO-8859-1", str(tmp_path / locale)]
+        if not shutil.which("localedef") or subprocess.run(argv, capture_output=True).returncode:
+            pytest.skip(f"{ABSENT}the sources of locales")
+        os.environ["LOCPATH"] = str(tmp_path)
+        stand_in = claude.read_text()  # Claude itself knows no locales
+        claude.write_text(stand_in.replace("python3 -IS\n", "python3 -ISXutf8\n", 1))
     if locale:
         os.environ["LC_ALL"] = locale
     do_the_job(ps, home, "büro-日本")
