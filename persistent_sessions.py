@@ -3623,7 +3623,10 @@ def watch(
         panes, _ = read_panes((socket,))
         names = set(left)
         shown = [p for p in panes if p.session in names]
-        screens = read_screens(shown) if pause > 0.1 else {}
+        try:
+            screens = read_screens(shown) if pause > 0.1 else {}
+        except Failure:
+            screens = {}  # it is launched all the same; the next look tells
         for name, d in left.items():
             outcome = judge(paths, d, panes, screens)
             if outcome is None and pause > 0.5 and name not in {p.session for p in shown}:
