@@ -38,7 +38,7 @@ import persistent_sessions as program
 
 pytestmark = [
     pytest.mark.tmux,
-    pytest.mark.limit(7200 if LONG else 120),
+    pytest.mark.limit(7200 if LONG else 600),
     pytest.mark.skipif(not STRACE, reason=f"{support.ABSENT}strace"),
 ]
 
@@ -110,17 +110,18 @@ def ids() -> set[str]:
 
 
 def writers() -> list[list[str]]:
-    """Return the arguments of every claude that lives in this world."""
+    """Return the arguments of every claude that lives in this world; its forks are no others."""
     binary = f"{os.environ['HOME']}/.local/bin/claude"
-    found = []
+    found = {}
     for pid in support.pids_marked("HOME", os.environ["HOME"]):
         try:
             words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+            parent = program.process_parents(pid)[:1]
         except OSError:
             continue
         if binary in words[:3]:
-            found.append(words[words.index(binary) + 1 :])
-    return found
+            found[pid] = (parent, words[words.index(binary) + 1 :])
+    return [words for parent, words in found.values() if not found.keys() & {*parent}]
 
 
 def many_writers() -> list[list[str]]:
@@ -162,6 +163,7 @@ def judge(case: Case, world: World, kind: str, ran: faults.Ran, before: set[str]
     """Hold a world against the promises, after a run with a fault."""
     expect("Traceback" not in ran.said, "a traceback")
     promised(case, world, before)
+    expect("not launched" not in ran.said or not writers(), "it is launched")
     if kind == KILL:
         expect(ran.status in (-9, 137), "it lived on")
         return
