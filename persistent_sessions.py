@@ -3011,7 +3011,11 @@ def record_id(paths: Paths, name: str, session_id: str) -> None:
                 time.sleep(0.01)  # waiting without end could hold up a session
         ids = parse_ids(read_state(path))
         if ids[:1] != (session_id,):
-            kept = [i for i in ids if i != session_id][: MAX_IDS - 1]
+            kept = [i for i in ids if i != session_id]
+            while len(kept) >= MAX_IDS:  # restarts with nothing said must not push out what was
+                said = read_transcripts(paths.claude, kept).resumable
+                empty = [i for i in kept[1:] if not said.get(i)]
+                kept.remove((empty or kept)[-1])
             write_atomic(path, "".join(f"{i}\n" for i in (session_id, *kept)))
     finally:
         os.close(folder)

@@ -118,6 +118,7 @@ class Session:
         self.name, self.folder, self.declared = name, folder, declared
         self.fates = [Fate(False)]
         self.seen: list[str] = []  # conversations that were acknowledged, the newest last
+        self.kept: list[str] = []  # those of them that are on disk
 
     @property
     def fate(self) -> Fate:
@@ -142,6 +143,8 @@ class Session:
             fate = fate._replace(id=found["id"], kept=found["kept"])
             if found["id"] not in self.seen:
                 self.seen.append(found["id"])
+            if found["kept"] and found["id"] not in self.kept:
+                self.kept.append(found["id"])
         self.fates = [fate]
         return True
 
@@ -214,7 +217,7 @@ class Life:
         found = [f"two writers: {seen['twice']}"] if seen.get("twice") else []
         for s in self.sessions:
             filed = seen.get("filed", {}).get(s.name, [])
-            lost = [i for i in s.seen[-15:] if i not in filed]
+            lost = [i for i in s.kept[-15:] if i not in filed]
             found += [f"{s.name}: {lost} is no longer filed"] if lost else []
         return found
 

@@ -130,6 +130,15 @@ def test_twenty_ids_are_kept_the_newest_first(api):
     assert len(ids) == 20 and ids[0] == new_id(29) and ids[1] == new_id(28)
 
 
+def test_an_id_of_a_conversation_outlives_those_to_which_nothing_was_said(api):
+    sessions.transcript(new_id(40))
+    sessions.file_id("api", *map(new_id, range(10, 29)), new_id(40))
+    for number in range(3):
+        fire(payload(new_id(number)), pane_env("api"))
+    ids = (state() / "api.id").read_text().split()
+    assert len(ids) == 20 and (ids[0], ids[-1]) == (new_id(2), new_id(40))
+
+
 @pytest.mark.parametrize("writer", ["whole", "slow", "nothing", "closed", "garbage"])
 def test_a_caller_that_never_closes_does_not_hold_the_hook(api, writer):
     text = payload(new_id(5))
