@@ -61,6 +61,10 @@ class Point(NamedTuple):
         return f"{self.call} {self.count}: {self.text[:150]}"
 
 
+def is_reading(text: str) -> bool:
+    return "openat(" in text[:20] and not MAKES.search(text)
+
+
 def points(trace: str, folder: str) -> Iterator[Point]:
     """Yield a trace's calls that change something below `folder`, speak, or start a process."""
     counts: dict[str, int] = {}
@@ -70,9 +74,8 @@ def points(trace: str, folder: str) -> Iterator[Point]:
             continue
         text, name = call[1], call[2]
         counts[name] = counts.get(name, 0) + 1
-        reading = name == "openat" and not MAKES.search(text)
         refused = re.search(r" = -1 E(?!INPROGRESS)", text)  # it changed nothing
-        if not (reading or refused) and (
+        if not (is_reading(text) or refused) and (
             folder in text or name in MEETS or re.match(r"write\(", text)
         ):
             yield Point(name, counts[name], text)
@@ -103,8 +106,8 @@ class Ran(NamedTuple):
 
     @property
     def hit(self) -> bool:
-        """Tell whether the fault came."""
-        return bool(self.fault)
+        """Tell whether the fault came, and to a call that changes something."""
+        return bool(self.fault) and (self.killed or not is_reading(self.fault))
 
     @property
     def killed(self) -> bool:

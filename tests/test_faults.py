@@ -491,7 +491,7 @@ def drive_end(case: Case, world: World, argv: list[str], *options: str) -> fault
     said = support.run_tmux("capture-pane", "-p", "-J", "-S", "-", "-t", "=work:").stdout
     support.run_tmux("kill-session", "-t", "=work")
     ran = pane_ran(said, faults.read_trace(trace))
-    if left and not ran.killed and "retired" not in ran.fault:
+    if left and ran.hit and not ran.killed and "retired" not in ran.fault:
         expect((state() / "work.retired").exists(), "its person's wish is lost")
     return ran
 
@@ -650,7 +650,7 @@ def broken(case: Case, world: World, argv: list[str], point: faults.Point, kind:
         judge_again(case, world, argv, before)
     except (AssertionError, OSError, ValueError, subprocess.SubprocessError) as e:
         why = str(e).splitlines()[0][:300]
-        return f"{kind} at {point}\n  said {ran.said[-300:]!r} ({ran.status})\n  {why}"
+        return f"{kind} at {ran.fault[:150] or point}\n  said {ran.said[-300:]!r} ({ran.status})\n  {why}"
     return "" if ran.hit else MISSED
 
 
