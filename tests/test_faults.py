@@ -650,7 +650,8 @@ def broken(case: Case, world: World, argv: list[str], point: faults.Point, kind:
         judge_again(case, world, argv, before)
     except (AssertionError, OSError, ValueError, subprocess.SubprocessError) as e:
         why = str(e).splitlines()[0][:300]
-        return f"{kind} at {ran.fault[:150] or point}\n  said {ran.said[-99:]!r} ({ran.status})\n  {why}"
+        where = ran.fault[:150] or point
+        return f"{kind} at {where}\n  said {ran.said[-300:]!r} ({ran.status})\n  {why}"
     return "" if ran.hit else MISSED
 
 
