@@ -2005,10 +2005,9 @@ class Program:
         argv: Sequence[str],
         *,
         label: str = "",
-        input: str = "",
         env: Mapping[str, str] | None = None,
     ) -> None:
-        """Start it and give it what its pipe takes of `input`.  Raises Failure: not found."""
+        """Start it.  Raises Failure: not found."""
         self.label = label or argv[0]
         if os.environ.get("PS_TRACE"):
             import shlex
@@ -2037,11 +2036,15 @@ class Program:
         finally:
             for fd in theirs:
                 os.close(fd)
+
+    def give(self, input: str) -> Program:
+        """Give it all of its input, for now what its pipe takes; to be done once."""
         data = memoryview(input.encode("utf-8", "surrogateescape"))
         self.rest = feed(self.pipes[0], data) if data else data
         if not self.rest:
             os.close(self.pipes[0])
             self.pipes = (os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), *self.pipes[1:])
+        return self
 
     def finish(self, *, check: bool = True, timeout: float = RUN_TIMEOUT) -> Done:
         """Wait for its end and return its output.
@@ -2077,7 +2080,7 @@ def run(
     env: Mapping[str, str] | None = None,
 ) -> Done:
     """Run a short-lived program to its end and return its output.  Raises as Program does."""
-    program = Program(argv, label=label, input=input, env=env)
+    program = Program(argv, label=label, env=env).give(input)
     return program.finish(check=check, timeout=timeout)
 
 
@@ -2143,26 +2146,6 @@ class Tmux(NamedTuple):
         argv = [*scope, "tmux", "-u", "-S", self.socket, *args]
         return run(argv, label=f"tmux {args[0]}", check=check, input=input, env=env)
 
-    def ask(self, pane_ids: Sequence[str]) -> Callable[[], tuple[tuple[Pane, ...], dict[str, str]]]:
-        """Ask for every pane and for what these show, through one client; return what waits.
-
-        Raises Failure where it did not get a whole answer.
-        """
-        check_socket(self.socket)
-        token = os.urandom(8).hex()
-        argv = ["list-panes", "-a", "-F", PANE_FORMAT, ";", "source-file", "-"]
-        asking = Program(
-            ["tmux", "-u", "-S", self.socket, *argv], input=screens_input(token, pane_ids)
-        )
-
-        def answer() -> tuple[tuple[Pane, ...], dict[str, str]]:
-            listed, found, shown = asking.finish(check=False).stdout.partition(f"{token} ")
-            if not found:
-                raise Failure("tmux: no whole answer")
-            return parse_panes(listed, self.socket), parse_screens(token, found + shown)
-
-        return answer
-
     def panes(self) -> tuple[Pane, ...] | None:
         """Return every pane of the server, or None when there is no server.
 
@@ -2196,6 +2179,28 @@ class Tmux(NamedTuple):
         return parse_screens(token, done.stdout)
 
 
+class Asking:
+    """One tmux client that lists every pane, and then waits to hear which of them to show."""
+
+    def __init__(self, socket: str) -> None:
+        """Start it.  Raises Failure."""
+        check_socket(socket)
+        self.socket, self.token = socket, os.urandom(8).hex()
+        argv = ["list-panes", "-a", "-F", PANE_FORMAT, ";", "source-file", "-"]
+        self.client = Program(["tmux", "-u", "-S", socket, *argv])
+
+    def show(self, pane_ids: Iterable[str]) -> None:
+        """Name the panes; to be done once, with none of them too."""
+        self.client.give(screens_input(self.token, pane_ids))
+
+    def answer(self) -> tuple[tuple[Pane, ...], dict[str, str]]:
+        """Return the panes, and what the named ones show.  Raises Failure for half an answer."""
+        listed, found, shown = self.client.finish(check=False).stdout.partition(f"{self.token} ")
+        if not found:
+            raise Failure("tmux: no whole answer")
+        return parse_panes(listed, self.socket), parse_screens(self.token, found + shown)
+
+
 def start_git(clone: str, *args: str, owner: int) -> Program:
     """Start git on a clone without its surprises: no inherited GIT_*, no prompt, no helper.
 
@@ -2209,7 +2214,8 @@ def start_git(clone: str, *args: str, owner: int) -> Program:
         quiet += ["-c", "protocol.allow=never"]
     else:
         env["GIT_SSH_COMMAND"] = "ssh -o BatchMode=yes -o ConnectTimeout=10"
-    return Program(["git", "-C", clone, *safe, *quiet, *args], label=f"git {args[0]}", env=env)
+    argv = ["git", "-C", clone, *safe, *quiet, *args]
+    return Program(argv, label=f"git {args[0]}", env=env).give("")
 
 
 def git(clone: str, *args: str, owner: int, timeout: float = GIT_TIMEOUT) -> str:
@@ -2853,23 +2859,42 @@ class Glance(NamedTuple):
 
     listing: frozenset[str]
     runs: Mapping[str, Supervisor]  # those that live
-    answers: Sequence[Callable[[], tuple[tuple[Pane, ...], dict[str, str]]]]
+    asked: Sequence[Asking]  # those on which sessions live; any other answer is left alone
+
+
+def read_runs(paths: Paths, listing: Iterable[str]) -> dict[str, Supervisor]:
+    """Return the supervisors that live, by name.  Raises Failure, OSError."""
+    boot, found = boot_id(), {}
+    for name in (entry[:-4] for entry in listing if entry.endswith(".run")):
+        run_ = parse_supervisor(read_state(paths.of(name, "run")))
+        if run_ is not None and supervisor_lives(run_, boot):
+            found[name] = run_
+    return found
 
 
 def read_glance(paths: Paths, config: Config) -> Glance | None:
-    """Find the supervisors that live and ask tmux what they show; None where that is unclear."""
+    """Find the supervisors that live and ask tmux what they show; None where that is unclear.
+
+    The usual server is asked at once: its client is up by the time the files are read.
+    """
+    asked: dict[str, Asking] = {}
+    panes: dict[str, list[str]] = {}
+    glance = None
     try:
-        listing, boot = frozenset(os.listdir(paths.state)), boot_id()
-        runs = {}
-        for name in (entry[:-4] for entry in listing if entry.endswith(".run")):
-            run_ = parse_supervisor(read_state(paths.of(name, "run")))
-            if run_ is not None and supervisor_lives(run_, boot):
-                runs[name] = run_
-        sockets = read_sockets(config, runs.values())
-        asked = {s: [r.pane for r in runs.values() if r.socket == s and r.pane] for s in sockets}
-        return Glance(listing, runs, [Tmux(s).ask(asked[s]) for s in sockets]) if runs else None
+        usual = config.socket or tmux_default(os.environ)
+        asked[usual] = Asking(usual)
+        listing = frozenset(os.listdir(paths.state))
+        runs = read_runs(paths, listing)
+        for run_ in runs.values():
+            panes.setdefault(run_.socket, []).append(run_.pane)
+        for socket in panes:
+            asked[socket] = asked.get(socket) or Asking(socket)
+        glance = Glance(listing, runs, [asked[socket] for socket in panes])
     except (OSError, Failure):
-        return None  # read_world says what it is
+        pass  # read_world says what it is
+    for socket, asking in asked.items():
+        asking.show(filter(None, panes.get(socket, ())))
+    return glance if panes else None
 
 
 def read_steady(paths: Paths, specs: Sequence[Spec], glance: Glance) -> World | None:
@@ -2881,10 +2906,6 @@ def read_steady(paths: Paths, specs: Sequence[Spec], glance: Glance) -> World | 
     shown: dict[str, str] = {}
     facts = {}
     try:
-        for answer in glance.answers:
-            listed, texts = answer()
-            panes += listed
-            shown.update({p.key: texts[p.pane_id] for p in listed if p.pane_id in texts})
         for name in (spec.name for spec in specs):
             run_, retired = glance.runs.get(name), f"{name}.retired" in glance.listing
             if run_ is None and not retired:
@@ -2895,6 +2916,10 @@ def read_steady(paths: Paths, specs: Sequence[Spec], glance: Glance) -> World | 
             facts[name] = Facts(
                 run=run_, run_live=run_ is not None, health=parse_health(noted), retired=retired
             )
+        for asking in glance.asked:
+            listed, texts = asking.answer()
+            panes += listed
+            shown.update({p.key: texts[p.pane_id] for p in listed if p.pane_id in texts})
     except Failure:
         return None
     by_pid = index_panes(panes)
@@ -7035,10 +7060,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Failure as e:
         report(e)
         return e.status
-    except UnicodeEncodeError as e:
-        what = ascii(e.object[e.start : e.end])
-        report(Failure(f"this locale has no {what}", hint=f"LC_ALL=C.UTF-8 {PROG} list"))
-        return TROUBLE
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except OSError as e:

@@ -324,7 +324,8 @@ def test_a_killed_supervisor_leaves_no_receipt(pane):
 def test_a_handoff_that_was_deleted_is_a_loss_and_no_success(pane):
     one = pane("/bin/sh", "-c", "read x; exit 0")
     one.meet()
-    subprocess.run(["rm", "-r", one.path], check=True)
+    gone = ["rm", "-rf", one.path]  # it is still at work in there
+    assert wait_until(lambda: subprocess.run(gone).returncode == 0)
     one.terminal.send("\r")
     assert one.told()
     with pytest.raises(program.Failure, match="without a receipt"):

@@ -755,17 +755,6 @@ def test_a_completion_runs_nothing(ps, home):
     assert ps("_complete", "start").stdout.split() == ["good"]
 
 
-def test_a_name_that_the_locale_lacks_is_named_with_the_remedy(ps, private):
-    argv = ("localedef", "-i", "en_US", "-f", "ISO-8859-1", str(private / "en_US"))
-    if not shutil.which("localedef") or subprocess.run(argv, capture_output=True).returncode > 1:
-        pytest.skip(f"{support.ABSENT}localedef with its sources")
-    declare(row("日本"))
-    done = ps("list", env={"LOCPATH": str(private), "LANG": "en_US", "LC_ALL": "en_US"})
-    assert done.returncode == 1 and "'\\u65e5\\u672c'" in done.stderr and "hint" in done.stderr, (
-        done
-    )
-
-
 # ---- Things planted where our files go ----------------------------------------
 
 as_root = pytest.mark.skipif(os.getuid() != 0, reason=f"{support.ABSENT}root")
