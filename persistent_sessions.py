@@ -3773,6 +3773,8 @@ def start_child(job: Job, tty: int, fds: Mapping[int, int] | None = None) -> int
 
     `fds` says which descriptor becomes its 0, 1 or 2; they are the terminal's else.
     """
+    # None may come between fork and exec: our handler in the child would swallow it.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, spawn_signals())
     pid = os.fork()
     if pid == 0:
         os.setpgid(0, 0)
@@ -3785,6 +3787,7 @@ def start_child(job: Job, tty: int, fds: Mapping[int, int] | None = None) -> int
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         exec_job(job)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     try:
         os.setpgid(pid, pid)
     except (PermissionError, ProcessLookupError):

@@ -237,3 +237,20 @@ def test_a_second_window_keeps_its_session_and_the_conversation_comes_back_in_it
     assert done.returncode == 0 and f"resumed {api}" in done.stderr
     windows = tmux("list-panes", "-s", "-t", "=api", "-F", "#{pane_pid}").stdout.split()
     assert len(windows) == 2
+
+
+AT_ONCE = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+import persistent_sessions as program
+program.listen()
+for number in (signal.SIGTERM, signal.SIGHUP) * 30:
+    pid = program.start_child(program.Job(("sleep", "30"), "/", os.environ), -1)
+    os.kill(pid, number)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -number
+"""
+
+
+def test_a_signal_to_an_agent_that_is_just_starting_is_not_lost():
+    argv = [support.sys.executable, "-IS", "-c", AT_ONCE, support.ROOT]
+    assert subprocess.run(argv, timeout=20).returncode == 0
