@@ -2862,39 +2862,41 @@ class Glance(NamedTuple):
     asked: Sequence[Asking]  # those on which sessions live; any other answer is left alone
 
 
-def read_runs(paths: Paths, listing: Iterable[str]) -> dict[str, Supervisor]:
-    """Return the supervisors that live, by name.  Raises Failure, OSError."""
-    boot, found = boot_id(), {}
-    for name in (entry[:-4] for entry in listing if entry.endswith(".run")):
-        run_ = parse_supervisor(read_state(paths.of(name, "run")))
-        if run_ is not None and supervisor_lives(run_, boot):
-            found[name] = run_
-    return found
+def read_runs(paths: Paths, listing: Iterable[str], boot: str) -> dict[str, Supervisor]:
+    """Return the supervisors of this boot by name, whether they live or not.  Raises Failure."""
+    names = [entry[:-4] for entry in listing if entry.endswith(".run")]
+    found = {name: parse_supervisor(read_state(paths.of(name, "run"))) for name in names}
+    return {name: run_ for name, run_ in found.items() if run_ is not None and run_.boot == boot}
 
 
 def read_glance(paths: Paths, config: Config) -> Glance | None:
     """Find the supervisors that live and ask tmux what they show; None where that is unclear.
 
-    The usual server is asked at once: its client is up by the time the files are read.
+    The usual server is asked at once: its client is up by the time the files are read, and
+    it has its answer by the time the processes are looked at.
     """
     asked: dict[str, Asking] = {}
     panes: dict[str, list[str]] = {}
-    glance = None
     try:
         usual = config.socket or tmux_default(os.environ)
         asked[usual] = Asking(usual)
-        listing = frozenset(os.listdir(paths.state))
-        runs = read_runs(paths, listing)
+        listing, boot = frozenset(os.listdir(paths.state)), boot_id()
+        runs = read_runs(paths, listing, boot)
         for run_ in runs.values():
             panes.setdefault(run_.socket, []).append(run_.pane)
         for socket in panes:
             asked[socket] = asked.get(socket) or Asking(socket)
-        glance = Glance(listing, runs, [asked[socket] for socket in panes])
     except (OSError, Failure):
-        pass  # read_world says what it is
-    for socket, asking in asked.items():
-        asking.show(filter(None, panes.get(socket, ())))
-    return glance if panes else None
+        return None  # read_world says what it is
+    finally:
+        for socket, asking in asked.items():
+            asking.show(filter(None, panes.get(socket, ())))
+    try:
+        runs = {name: run_ for name, run_ in runs.items() if supervisor_lives(run_, boot)}
+    except (OSError, Failure):
+        return None
+    live = dict.fromkeys(run_.socket for run_ in runs.values())
+    return Glance(listing, runs, [asked[socket] for socket in live]) if runs else None
 
 
 def read_steady(paths: Paths, specs: Sequence[Spec], glance: Glance) -> World | None:
