@@ -121,6 +121,7 @@ READABLE = (40, 10)  # columns and lines below which a screen is not judged
 NO_SERVER = ("no server running", "No such file or directory")
 SERVER_EXITING = ("server exited unexpectedly", "lost server")
 EMPTY_SERVER = "no current target"  # it lives without a session: exit-empty off (3.3a to 3.8)
+SHUTTING_DOWN = "the machine or the user manager is shutting down: nothing is launched"
 MARK = "@persistent_sessions"  # a session option: this session was made by us
 PANE_FIELDS = (
     "session_name session_group pane_id pane_pid pane_dead pane_width pane_height "
@@ -3457,12 +3458,14 @@ def start_server(tmux: Tmux, lines: str) -> tuple[str, str]:
             why = str(e)
             break
         if "destructive" in done.stderr:
-            raise Failure("the user manager is shutting down: nothing is launched")
+            raise Failure(SHUTTING_DOWN)
         if done.status == 0 or tmux.panes() is not None:
             return done.stderr, ""
         why = " ".join(done.stderr.split())
         if "OOMPolicy" not in why:
             break
+    if "stopping" in (manager_state(), manager_state("--user")):
+        raise Failure(SHUTTING_DOWN)  # its connections break off before it says so itself
     done = tmux(*commands, check=False, input=lines)
     return done.stderr, f"the tmux server will not survive a logout: no scope of its own ({why})"
 

@@ -460,3 +460,13 @@ def test_an_id_known_from_a_record_alone_is_filed_before_its_launch(ps, claude, 
     sessions.record(os.getpid(), new_id(3), **fields)
     claude.write_text("#!/bin/sh\nexit 1\n")
     assert ps("start").returncode == 1 and head_id("api") == new_id(3)
+
+
+def test_while_the_machine_goes_down_no_server_is_started(ps, claude, home):
+    tool = home / ".local/bin/systemctl"
+    tool.write_text("#!/bin/sh\necho stopping\n")
+    tool.chmod(0o755)
+    declare(row("api"))
+    done = ps("start")
+    assert done.returncode == 1 and "shutting down: nothing is launched" in done.stderr
+    assert sessions.panes() == {}
