@@ -350,11 +350,11 @@ class Life:
         self.doing = None
         if self.rng.random() < 0.6:
             self.begin()
-        off = self.rng.random() < 0.25
-        self.lose_power(box.off if off else box.crash, "a shutdown" if off else "a power cut")
-        if self.doing is not None:
+        if self.doing is not None:  # only our end of it: it goes on in the box
             self.doing.kill()
             self.doing.wait()
+        off = self.rng.random() < 0.25
+        self.lose_power(box.off if off else box.crash, "a shutdown" if off else "a power cut")
         box.boot()
         self.boots += 1
         while self.rng.random() < 0.25:
