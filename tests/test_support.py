@@ -47,7 +47,8 @@ def test_a_left_over_process_is_found_by_its_home_and_ended(home):
     process = subprocess.Popen(argv, start_new_session=True)
     marked = wait_until(lambda: len(p := support.pids_marked("HOME", str(home))) == 2 and p, 5)
     support.end_processes(marked, 0.05)
-    assert process.wait(5) == -signal.SIGKILL and not any(map(support.alive, marked))
+    assert process.wait(5) == -signal.SIGKILL
+    assert wait_until(lambda: not any(map(support.alive, marked)), 5)
 
 
 def test_a_terminal_has_the_size_it_was_given(terminal):

@@ -5,7 +5,9 @@
 
 U is `/usr/bin/python3 -IS -c pass`.  The hook runs as installed, through its import door, as
 a whole process with a payload on its standard input; "script" is the same file executed, and
-"node" does the same work in node, where there is one.  Variants run in turn (A B C A B C ...),
+"node" does the same work in node, where there is one.  All of them get the environment that
+this was started in, as Claude's hooks do: node alone reads much more when it names extra
+certificates, which "node, bare" shows.  Variants run in turn (A B C A B C ...),
 so that a drifting machine drifts for all; medians are shown.  The status is 1 where a bar is
 missed.
 """
@@ -62,10 +64,10 @@ class World:
 
 
 def timed(argv: list[str], box: Box, session: str) -> float:
+    env = {**os.environ, **box.env()}
+    payload = box.payload(session).encode()
     began = time.perf_counter()
-    done = subprocess.run(
-        argv, input=box.payload(session).encode(), stdout=subprocess.PIPE, env=box.env()
-    )
+    done = subprocess.run(argv, input=payload, stdout=subprocess.PIPE, env=env)
     took = (time.perf_counter() - began) * 1000
     assert done.returncode == 0, argv
     return took
@@ -84,6 +86,8 @@ def measure(world: World, runs: int) -> dict[str, float]:
     }
     if NODE:
         variants["node -e 0"] = ([NODE, "-e", "0"], world.few)
+        bare = ["/usr/bin/env", "-i", f"HOME={world.few.home}", NODE]
+        variants["node, bare"] = ([*bare, "-e", "0"], world.few)
         variants["nothing to do, node"] = ([NODE, EQUIVALENT], world.few)
         variants["own list of 40, node"] = ([NODE, EQUIVALENT], world.exact)
     times: dict[str, list[float]] = {name: [] for name in variants}
