@@ -368,7 +368,7 @@ def hook(payload: dict[str, object]) -> str:
         why = f"it cannot be published, {e.strerror}"
     told = format_hint(named or [s for s in siblings if s.verdict == DOUBT], session, why, room)
     if os.path.lexists(own):
-        told = format_tasks(f"{header} (TaskList, Ctrl+T):", read_tasks(own), room)
+        told = format_tasks(f"{header} (TaskList; Ctrl+T once updated):", read_tasks(own), room)
     return "\n\n".join(filter(None, (told, recent)))
 
 

@@ -40,7 +40,7 @@ function render(tasks) {
   const newest = [...tasks].sort((a, b) => b.changed - a.changed).slice(0, 40);
   const order = (t) => STATUSES.indexOf(t.status);
   newest.sort((a, b) => order(a) - order(b) || a.number - b.number);
-  let text = `task-adopt: ${tasks.length} open tasks are in your list (TaskList, Ctrl+T):`;
+  let text = `task-adopt: ${tasks.length} open tasks are in your list (TaskList; Ctrl+T once updated):`;
   let used = Buffer.byteLength(`${text}\n(${tasks.length} more not shown)`);
   let shown = 0;
   for (const t of newest) {
