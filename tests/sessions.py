@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import support
+
+import persistent_sessions as program
 
 NAME = "persistent-sessions"
 
@@ -137,8 +140,28 @@ def knob(**values: Any) -> None:
     path.write_text(json.dumps({**old, **values}))
 
 
+def claudes() -> dict[int, list[str]]:
+    """Return the arguments of this home's claudes that live at one moment; their forks are none."""
+    binary = f"{os.environ['HOME']}/.local/bin/claude"
+    found = {}
+    for pid in support.pids_marked("HOME", os.environ["HOME"]):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as f:
+            words = os.fsdecode(f.read()).split("\0")
+            if binary in words[:3]:
+                found[pid] = words[words.index(binary) + 1 :]
+    parents = {pid: program.process_parents(pid)[:1] for pid in found if support.alive(pid)}
+    return {pid: found[pid] for pid, above in parents.items() if not found.keys() & {*above}}
+
+
+def doubled() -> list[str]:
+    """Return the names that more than one live claude has at one moment."""
+    key = "--remote-control"
+    names = [words[words.index(key) + 1] for words in claudes().values() if key in words]
+    return sorted({name for name in names if names.count(name) > 1})
+
+
 def launches(log: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    return support.read_log(log)
 
 
 def ended(name: str) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import re
 import select
@@ -85,6 +86,14 @@ def end_processes(pids: Iterable[int], patience: float = 3.0) -> None:
         if start_time(pid) == born[pid]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+
+def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Return the JSON lines of a file, [] when there is none; one just being written waits."""
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as f:
+        whole = f.read().split(b"\n")[:-1]
+        return [json.loads(line) for line in whole if line.strip(b"\0 ")]
+    return []
 
 
 # ---- Programs -------------------------------------------------------------

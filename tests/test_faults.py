@@ -32,7 +32,7 @@ import sessions
 import support
 from adopt_support import NEW, OLD
 from faults import KILL, LONG, STRACE, World
-from sessions import NAME, new_id, row, state
+from sessions import NAME, claudes, doubled, new_id, row, state
 
 import persistent_sessions as program
 
@@ -112,28 +112,6 @@ def ids() -> set[str]:
     return {i for path in files for i in path.read_text().split()}
 
 
-def writers() -> list[list[str]]:
-    """Return the arguments of every claude that lives in this world; its forks are no others."""
-    binary = f"{os.environ['HOME']}/.local/bin/claude"
-    found = {}
-    for pid in support.pids_marked("HOME", os.environ["HOME"]):
-        try:
-            words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-            parent = program.process_parents(pid)[:1]
-        except OSError:
-            continue
-        if binary in words[:3]:
-            found[pid] = (parent, words[words.index(binary) + 1 :])
-    return [words for parent, words in found.values() if not found.keys() & {*parent}]
-
-
-def many_writers() -> list[list[str]]:
-    """Return the claudes if there are two for one session."""
-    found = writers()
-    names = [w[w.index("--remote-control") + 1] if "--remote-control" in w else "" for w in found]
-    return found if len(set(names)) < len(names) else []
-
-
 def half_done(world: World) -> list[str]:
     """Return what is left half done, once what still works has ended."""
     left: list[str] = []
@@ -156,7 +134,7 @@ def promised(case: Case, world: World, before: set[str]) -> None:
     for what, found in (
         ("torn", unsound()),
         ("lost", before - ids()),
-        ("two writers", many_writers()),
+        ("two writers", doubled()),
         ("torn", case.whole(world)),
     ):
         expect(not found, f"{what}: {found}")
@@ -166,7 +144,7 @@ def judge(case: Case, world: World, kind: str, ran: faults.Ran, before: set[str]
     """Hold a world against the promises, after a run with a fault."""
     expect("Traceback" not in ran.said, "a traceback")
     promised(case, world, before)
-    expect("not launched" not in ran.said or not writers(), "it is launched")
+    expect("not launched" not in ran.said or not claudes(), "it is launched")
     if kind == KILL:
         expect(ran.status in (-9, 137), "it lived on")
         return
@@ -240,7 +218,7 @@ def lacks_open(world: World) -> str:
     registry = state() / "registry.tsv"
     if not registry.exists() or "\nwork\t" not in registry.read_text():
         return "no row"
-    return "" if len(writers()) == 1 and "work" in sessions.panes() else "not up"
+    return "" if len(claudes()) == 1 and "work" in sessions.panes() else "not up"
 
 
 def prepare_start(world: World) -> None:
@@ -261,7 +239,7 @@ def prepare_start(world: World) -> None:
 def lacks_start(world: World) -> str:
     if sessions.head_id("api") != new_id(1):
         return "its conversation is not the first"
-    found = [words for words in writers() if new_id(1) in words]
+    found = [words for words in claudes().values() if new_id(1) in words]
     return "" if len(found) == 1 and "api" in sessions.panes() else "not up"
 
 
@@ -490,7 +468,7 @@ def drive_end(case: Case, world: World, argv: list[str], *options: str) -> fault
     if left:
         sessions.type_line("work", "/exit")
     expect(support.wait_until(ended, 20), "it does not end")
-    expect(support.wait_until(lambda: not writers(), 20), "its claude lives on")
+    expect(support.wait_until(lambda: not claudes(), 20), "its claude lives on")
     said = support.run_tmux("capture-pane", "-p", "-J", "-S", "-", "-t", "=work:").stdout
     support.run_tmux("kill-session", "-t", "=work")
     ran = pane_ran(said, faults.read_trace(trace))
@@ -506,7 +484,7 @@ def lacks_end(world: World) -> str:
         return "up again" if "work" in sessions.panes() else "a row" if row_stays else ""
     if sessions.head_id("work") != new_id(1):
         return "its conversation is not the first"
-    return "" if [new_id(1) in words for words in writers()] == [True] else "not up"
+    return "" if [new_id(1) in words for words in claudes().values()] == [True] else "not up"
 
 
 def sessions_of_none(world: World) -> None:
@@ -735,4 +713,4 @@ def test_a_launch_that_was_taken_back_starts_nothing(private, home, claude, term
     pane = terminal(*slow, *run_)
     assert support.wait_until(lambda: list(state().glob(".work.run.*")))
     program.sweep(str(home))
-    assert pane.wait(20) != 0 and not job.exists() and writers() == []
+    assert pane.wait(20) != 0 and not job.exists() and claudes() == {}

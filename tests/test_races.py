@@ -18,7 +18,7 @@ import pytest
 import sessions
 import support
 from hostile import Maker, cases, named
-from sessions import claude_folder, declare, head_id, new_id, row, state
+from sessions import claude_folder, claudes, declare, doubled, head_id, new_id, row, state
 
 import persistent_sessions as program
 
@@ -26,21 +26,6 @@ LIMIT = pytest.mark.limit(3000)
 
 
 # ---- What must hold whatever the order --------------------------------------
-
-
-def claudes() -> dict[int, list[str]]:
-    """Return the command lines of this home's live claudes, by pid."""
-    found = {}
-    for pid in support.pids_marked("HOME", os.environ["HOME"]):
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as f:
-            words = f.read().decode("utf-8", "surrogateescape").split("\0")
-            if "--settings" in words and support.alive(pid):
-                found[pid] = words
-    return found
-
-
-def name_of(words: list[str]) -> str:
-    return words[words.index("--remote-control") + 1]
 
 
 def records() -> dict[int, str]:
@@ -59,8 +44,7 @@ def retired(name: str) -> bool:
 
 def check_now() -> None:
     """Check what must hold at every moment."""
-    names = [name_of(words) for words in claudes().values()]
-    assert len(names) == len(set(names)), f"two claudes of one session: {names}"
+    assert not doubled(), f"two claudes of one session: {claudes()}"
     known = list(records().values())
     assert len(known) == len(set(known)), f"two claudes of one conversation: {known}"
 
@@ -170,6 +154,12 @@ def known_ids() -> dict[str, set[str]]:
     return {p.name: set(p.read_text().split()) for p in files}
 
 
+def was_said(session_id: str) -> bool:
+    """Tell whether a conversation has anything in it: of the others only the last twenty are kept."""
+    files = claude_folder().glob(f"projects/*/{session_id}.jsonl")
+    return any('"type":"user"' in p.read_text().replace(" ", "") for p in files)
+
+
 @LIMIT
 @pytest.mark.tmux
 def test_commands_that_meet_keep_every_promise(ps, claude):
@@ -194,7 +184,8 @@ def test_commands_that_meet_keep_every_promise(ps, claude):
             check_now()
             assert not any("Traceback" in each for each in said)
             check_files(("a", "b", "own", "other"))
-            assert before <= set().union(*known_ids().values()), "an id was lost"
+            lost = before - set().union(*known_ids().values())
+            assert not any(map(was_said, lost)), f"an id was lost: {lost}"
             check_return(ps, make, chosen)
             own = "other" if (state() / "other.id").exists() else "own"
             restore(ps, own)

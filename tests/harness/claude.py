@@ -19,7 +19,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from support import ABSENT, ROOT, wait_until
+from support import ABSENT, ROOT, read_log, wait_until
 
 VERSION = "2.1.332"
 PACKAGE = "@anthropic-ai/claude-code"
@@ -171,9 +171,7 @@ class Net:
 
     def requests(self) -> list[dict[str, Any]]:
         """Return what the model was asked, oldest first; half a last line is left out."""
-        with contextlib.suppress(FileNotFoundError), open(self.log, encoding="utf-8") as f:
-            return [json.loads(line) for line in f.read().split("\n")[:-1]]
-        return []
+        return read_log(self.log)
 
     def end(self) -> None:
         self.process.kill()
@@ -241,11 +239,7 @@ def transcript(home: str, session: str) -> str:
 
 
 def transcript_records(home: str, session: str) -> list[dict[str, Any]]:
-    path = transcript(home, session)
-    if not path:
-        return []
-    with open(path, encoding="utf-8") as f:
-        return [json.loads(line) for line in f.read().split("\n") if line.strip("\0 ")]
+    return read_log(transcript(home, session))
 
 
 def typed_prompts(entries: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import support
 from support import ABSENT, TESTS, alive, end_processes, pids_marked, wait_until
 
 from harness import claude
@@ -129,7 +130,7 @@ class Real:
 
         def pressed() -> str:
             self.keys(name, key)
-            return wait_until(lambda: self.screen(name) if wanted in self.screen(name) else "", 3)
+            return wait_until(lambda: shown if wanted in (shown := self.screen(name)) else "", 3)
 
         found = wait_until(pressed, timeout)
         assert found, f"{key} did not bring {wanted!r} on the screen:\n{self.screen(name)}"
@@ -218,10 +219,8 @@ class Real:
 
     def events(self, *names: str) -> list[dict[str, Any]]:
         """Return the payloads of the hooks, oldest first."""
-        with contextlib.suppress(FileNotFoundError), open(self.log, encoding="utf-8") as f:
-            found = [json.loads(line) for line in f.read().split("\n")[:-1] if line]
-            return [e for e in found if not names or e["hook_event_name"] in names]
-        return []
+        found = support.read_log(self.log)
+        return [e for e in found if not names or e["hook_event_name"] in names]
 
     def event(self, number: int, *names: str) -> dict[str, Any]:
         """Wait for the hook call with that number; return its payload."""
