@@ -187,6 +187,10 @@ class ToolError(Failure):
         self.stderr = stderr
 
 
+class NoAnswer(Failure):
+    """A program that said nothing for as long as it was waited for."""
+
+
 # ---- Values ---------------------------------------------------------------
 
 
@@ -2050,7 +2054,7 @@ class Program:
     def finish(self, *, check: bool = True, timeout: float = RUN_TIMEOUT) -> Done:
         """Wait for its end and return its output.
 
-        Raises ToolError on a non-zero exit unless `check` is false, and Failure when it is
+        Raises ToolError on a non-zero exit unless `check` is false, and NoAnswer when it is
         silent for `timeout` seconds (it is killed then).
         """
         output = None
@@ -2063,7 +2067,7 @@ class Program:
                 os.kill(self.pid, signal.SIGKILL)
             _, status = os.waitpid(self.pid, 0)
         if output is None:
-            raise Failure(f"{self.label}: no answer in {timeout:g} s")
+            raise NoAnswer(f"{self.label}: no answer in {timeout:g} s")
         code = os.waitstatus_to_exitcode(status)
         out, err = (b"".join(part).decode("utf-8", "surrogateescape") for part in output)
         if check and code:
@@ -2903,19 +2907,18 @@ def read_glance(paths: Paths, config: Config) -> Glance | None:
 def read_steady(paths: Paths, specs: Sequence[Spec], glance: Glance) -> World | None:
     """Return the world where every session's supervisor lives, else None.
 
-    That is what nearly every tick finds: two programs and two small files a session.
+    That is what nearly every tick finds: two programs and two small files a session.  A
+    server that says nothing would say nothing if it were asked again.
     """
     panes: list[Pane] = []
     shown: dict[str, str] = {}
-    facts = {}
+    facts, listing = {}, glance.listing
     try:
         for name in (spec.name for spec in specs):
-            run_, retired = glance.runs.get(name), f"{name}.retired" in glance.listing
+            run_, retired = glance.runs.get(name), f"{name}.retired" in listing
             if run_ is None and not retired:
                 return None
-            noted = (
-                read_state(paths.of(name, "health")) if f"{name}.health" in glance.listing else ""
-            )
+            noted = read_state(paths.of(name, "health")) if f"{name}.health" in listing else ""
             facts[name] = Facts(
                 run=run_, run_live=run_ is not None, health=parse_health(noted), retired=retired
             )
@@ -2923,6 +2926,8 @@ def read_steady(paths: Paths, specs: Sequence[Spec], glance: Glance) -> World | 
             listed, texts = asking.answer()
             panes += listed
             shown.update({p.key: texts[p.pane_id] for p in listed if p.pane_id in texts})
+    except NoAnswer as e:
+        return World(tuple(specs), facts=facts, blind=str(e), now=time.time())
     except Failure:
         return None
     by_pid = index_panes(panes)
@@ -3470,13 +3475,25 @@ def start_server(tmux: Tmux, lines: str) -> tuple[str, str]:
     return done.stderr, f"the tmux server will not survive a logout: no scope of its own ({why})"
 
 
+def is_reached(socket: str) -> bool:
+    """Tell whether a process takes connections at a path, be it stopped or its queue full."""
+    import _socket
+
+    conn = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+    conn.setblocking(False)
+    try:
+        return conn.connect_ex(socket) in (0, errno.EAGAIN)
+    finally:
+        conn.close()
+
+
 def recover_socket(socket: str) -> bool:
     """Have a tmux server whose socket file was deleted make it anew; True when it did.
 
     SIGUSR1 is tmux(1)'s way; the server is the process that holds the socket's inode.
     """
     inode = socket_inode(socket)
-    if not inode:
+    if not inode or is_reached(socket):
         return False
     for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
         try:
@@ -3488,7 +3505,7 @@ def recover_socket(socket: str) -> bool:
             os.kill(pid, signal.SIGUSR1)
             deadline = time.monotonic() + 2
             while time.monotonic() < deadline:
-                if Tmux(socket)("list-sessions", check=False).status == 0:
+                if is_reached(socket):
                     return True
                 time.sleep(0.02)  # tmux says nothing when it is done
             return False

@@ -155,7 +155,7 @@ def known_ids() -> dict[str, set[str]]:
 
 
 def was_said(session_id: str) -> bool:
-    """Tell whether a conversation has anything in it: of the others only the last twenty are kept."""
+    """Tell whether a conversation has anything in it: of the others only the last are kept."""
     files = claude_folder().glob(f"projects/*/{session_id}.jsonl")
     return any('"type":"user"' in p.read_text().replace(" ", "") for p in files)
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,23 @@ def test_a_server_that_cannot_be_reached_is_reached_again(ps, claude, tmux, how)
     done = ps("start")
     assert done.returncode == 0 and "made its deleted socket file anew" in done.stderr
     assert sessions.panes() == {"api": pid}
+
+
+def test_a_server_that_says_nothing_leaves_what_lives_live(ps, claude, tmux):
+    declare(row("api"), row("web"))
+    ps("start")
+    pid = int(tmux("display-message", "-p", "#{pid}").stdout)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        done = ps("start", timeout=120)
+        took = time.monotonic() - began
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    for name in ("api", "web"):
+        said = next(line for line in done.stderr.splitlines() if f" {name}: " in line)
+        assert " LIVE: its process lives, but tmux" in said and "no answer in 30 s" in said, said
+    assert done.returncode == 0 and took < 45  # it is not asked twice
 
 
 def test_a_shell_and_the_unit_agree_about_the_socket(ps, claude, home, tmux):
