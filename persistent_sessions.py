@@ -5160,12 +5160,12 @@ def begin(*, quiet: bool = False, glance: bool = False) -> Start:
 
 
 def find_rename(spec: Spec, world: World) -> str:
-    """Return the new name of a live session that was renamed in tmux, or ""."""
+    """Return the new name of a live session that was renamed in tmux, not just moved, or ""."""
     run_ = world.facts.get(spec.name, Facts()).run
     shown = world.by_pid.get(run_.pid, ()) if run_ is not None else ()
-    if not shown or any(p.session == spec.name for p in shown):
+    if any(p.session == spec.name for p in shown):
         return ""
-    name = choose_session(shown, [s.name for s in world.specs])
+    name = choose_session((p for p in shown if p.ours), [s.name for s in world.specs])
     return "" if classify_name(name) else name
 
 

@@ -153,6 +153,22 @@ def test_a_server_that_cannot_be_reached_is_reached_again(ps, claude, tmux, how)
     assert sessions.panes() == {"api": pid}
 
 
+def test_a_pane_that_was_moved_into_another_session_comes_back_by_its_own_name(ps, claude, tmux):
+    declare(row("api"), row("web"))
+    ps("start")
+    sessions.prompt("web", "remember web")
+    first = head_id("web")
+    tmux("new-session", "-d", "-s", "mine", "sleep 300")
+    tmux("join-pane", "-s", "=web:", "-t", "=mine:")
+    done = ps("start")
+    assert "web: LIVE: as 'mine'" in done.stderr and " mine: " not in done.stderr, done.stderr
+    os.kill(sessions.agent("web"), signal.SIGKILL)
+    assert support.wait_until(lambda: sessions.ended("web"))
+    done = ps("start")
+    assert f"web: LAUNCH: resumed {first}" in done.stderr and done.returncode == 0, done.stderr
+    assert set(sessions.panes()) == {"api", "web", "mine"}
+
+
 def test_a_server_that_says_nothing_leaves_what_lives_live(ps, claude, tmux):
     declare(row("api"), row("web"))
     ps("start")
