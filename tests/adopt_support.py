@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 TESTS = os.path.dirname(os.path.abspath(__file__))
 HOOK = os.path.join(os.path.dirname(TESTS), "task_adopt.py")
-DENY = os.path.join(TESTS, "fakes", "deny_rename.py")
+DENY = os.path.join(TESTS, "fakes", "deny_call.py")
 
 OLD = "aaaaaaaa-0000-4000-8000-000000000001"
 OTHER = "cccccccc-0000-4000-8000-000000000003"

@@ -250,5 +250,7 @@ def test_a_task_is_there_after_a_crash(ours):
     ours.real.ask("work", "remember <<new buy milk>>")
     ours.crash("work")
     ours.start("work")
+    ours.real.ready("work")
+    ours.real.press_until("work", "C-t", "◻ buy milk")  # before anything is said
     ours.real.ask("work", "what was it <<tasks>>")
     assert wait_until(lambda: "buy milk" in ours.real.screen("work"), PATIENCE)
