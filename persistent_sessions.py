@@ -6648,7 +6648,7 @@ def check_sessions(start_: Start, world: World) -> list[Check]:
     decisions = plan(world)
     mend = "pkill -USR1 -u $USER tmux"
     socket = read_sockets(start_.config, live_runs(world.facts))[0]
-    shown = f"{len(world.panes)} panes on {socket}" if world.panes else "it starts when needed"
+    shown = f"panes on {socket}: {len(world.panes)}" if world.panes else "it starts when needed"
     checks = [Check("tmux server", *((FAIL, world.blind, mend) if world.blind else (GOOD, shown)))]
     bad = [d for d in decisions if d.verdict not in FINE]
     checks += [Check(f"session {d.spec.name}", FAIL, f"{d.verdict}: {d.why}", d.hint) for d in bad]

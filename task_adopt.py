@@ -388,7 +388,7 @@ def hook_command(other: bool = False) -> str:
 
 def cmd_status(verb: str, source: str, target: str) -> str:
     """Show this session's list and what is thought of each earlier session of this folder."""
-    home, (root, name, shared) = claude_home(os.environ), read_where(target or "-")
+    home, (root, name, shared) = claude_home(os.environ), read_where(target or "(not in a session)")
     env = dig(parse_dict(read_bytes(os.path.realpath(f"{home}/settings.json"))[0]), dict, "env")
     kind = "shared" if shared else "its own" if os.path.lexists(f"{root}/{name}") else "none yet"
     tools = "on" if {**os.environ, **env}.get(TOOLS) else f"off on current models: {PROG} install"
