@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import _thread
     import argparse
     import signal
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import NamedTuple, NoReturn
 else:
     import _signal as signal  # the signal module builds enums, which costs 4 ms
@@ -121,6 +121,7 @@ READABLE = (40, 10)  # columns and lines below which a screen is not judged
 NO_SERVER = ("no server running", "No such file or directory")
 SERVER_EXITING = ("server exited unexpectedly", "lost server")
 EMPTY_SERVER = "no current target"  # it lives without a session: exit-empty off (3.3a to 3.8)
+UNKEPT = " (exit-unattached in ~/.tmux.conf ends a server that nobody looks at)"
 SHUTTING_DOWN = "the machine or the user manager is shutting down: nothing is launched"
 MARK = "@persistent_sessions"  # a session option: this session was made by us
 PANE_FIELDS = (
@@ -238,11 +239,13 @@ def claude_home(environ: Mapping[str, str]) -> str:
 
 def runtime_folder(environ: Mapping[str, str]) -> str:
     """Return the user's runtime folder, also where sudo or cron lost its variable; "" for none."""
-    named = environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
-    try:
-        return named if os.stat(named).st_uid == os.getuid() else ""
-    except OSError:
-        return ""
+    for path in (environ.get("XDG_RUNTIME_DIR"), f"/run/user/{os.getuid()}"):
+        try:
+            if path and os.stat(path).st_uid == os.getuid():
+                return path
+        except OSError:
+            continue  # of a user's who is gone, or misspelt
+    return ""
 
 
 class Paths(NamedTuple):
@@ -334,6 +337,7 @@ class Supervisor(NamedTuple):
     socket: str
     resume: str
     at: float
+    claude_home: str = ""  # where its claude keeps its conversations
 
 
 class Event(NamedTuple):
@@ -448,6 +452,7 @@ class World(NamedTuple):
     unclear: str = ""  # a record of a live process that could not be read
     now: float = 0.0
     insist: frozenset[str] = frozenset()  # named by the person: tried at once
+    unreadable: Mapping[str, str] = {}  # conversation id: why its transcript could not be read
 
 
 class Decision(NamedTuple):
@@ -663,6 +668,7 @@ def parse_supervisor(text: str) -> Supervisor | None:
         pairs.get("socket", ""),
         resume if is_session_id(resume) else "",
         parse_number(pairs.get("at")),
+        pairs.get("claude_home", ""),
     )
 
 
@@ -1023,13 +1029,16 @@ def choose_witnesses(spec: Spec, facts: Facts, records: Iterable[Record]) -> tup
     Without one the newer of file and record wins, and the record must match the folder.
     """
     hooked = facts.ids[:1]
-    run = facts.run
+    run, event = facts.run, facts.event
     if run is not None:
         # Equal boots give equal pids and times: what was written before this run is not its own.
         new = [r for r in records if r.seen >= run.at]
         own = [r.session_id for r in new if r.pid == run.claude and r.start == run.claude_start]
-        fired = facts.ids_at >= run.at or (facts.event is not None and facts.event.at >= run.at)
-        ids = (*hooked, *own) if fired and set(own) <= set(facts.ids) else (*own, *hooked)
+        noted = event is not None and event.at >= run.at
+        if noted and event is not None and event.name != spec.name:
+            hooked = (event.session_id, *hooked)  # it was filed under the name it has in tmux
+        fired = facts.ids_at >= run.at or noted
+        ids = (*hooked, *own) if fired and {*own} <= {*hooked, *facts.ids} else (*own, *hooked)
     else:
         seen = [
             (r.seen, r.session_id)
@@ -1039,6 +1048,22 @@ def choose_witnesses(spec: Spec, facts: Facts, records: Iterable[Record]) -> tup
         seen += [(facts.ids_at, i) for i in hooked]
         ids = tuple(i for _, i in sorted(seen, reverse=True))
     return tuple(dict.fromkeys(ids))
+
+
+def choose_filing(
+    panes: Sequence[Pane], launched: str, supervised: bool, rows: Mapping[str, Spec]
+) -> str:
+    """Return the name that a pane's conversation is filed under: its live one where it is its own.
+
+    The session of another row, or one that we did not make, is where its pane was moved to.
+    """
+
+    def is_its(pane: Pane) -> bool:
+        row = rows.get(pane.session)
+        return pane.session == launched or (pane.ours if row is None else row.renamed == launched)
+
+    name = choose_session([p for p in panes if not supervised or is_its(p)], rows)
+    return launched if classify_name(name) else name
 
 
 def choose_successor(session_id: str, moved: Mapping[str, str]) -> str:
@@ -1123,7 +1148,9 @@ def decide_supervised(spec: Spec, run: Supervisor, world: World) -> Decision:
 
 def decide_present(spec: Spec, world: World) -> Decision | None:
     """Return the verdict on a tmux session of this name without a supervisor of ours."""
-    shown = [p for p in world.panes if p.session == spec.name]
+    known = world.facts.items()
+    others = {f.run.pid for n, f in known if f.run and f.run_live and n != spec.renamed}
+    shown = [p for p in world.panes if p.session == spec.name and p.pid not in others]
     here = [p for p in shown if not p.dead]
     agents = [p for p in here if p.key in world.claudes]
     held = [p for p in here if p.key in world.screens and world.screens[p.key].blocks]
@@ -1136,6 +1163,13 @@ def decide_present(spec: Spec, world: World) -> Decision | None:
         why = f"a tmux session of this name {what}"
         return Decision(spec, FOREIGN, "", why, hint, pane.pane_id, pane.pid)
     return None
+
+
+def decide_job(spec: Spec, resume: str, world: World) -> Decision:
+    """Return the verdict on a conversation that a background job of Claude's keeps."""
+    job = world.jobs[resume]
+    why = f"Claude's background job {job} keeps this conversation"
+    return Decision(spec, HELD, resume, why, f"claude stop {job}")
 
 
 def decide(spec: Spec, world: World) -> Decision:
@@ -1162,6 +1196,11 @@ def decide(spec: Spec, world: World) -> Decision:
         hint = f"{PROG} open {spec.name}"  # a person may know that nothing was ever said
         return Decision(spec, UNKNOWN, "", world.no_projects, hint)
     resume, note = choose_resume(spec, ids, world)
+    for each in (*ids, spec.pin):
+        if world.transcripts.get(each):
+            break
+        if each in world.unreadable:
+            return Decision(spec, UNKNOWN, "", world.unreadable[each])
     holder, where = choose_holder(resume, spec.name, world) if resume else (0, "")
     if holder:
         why = f"pid {holder} writes this conversation ({where})"
@@ -1169,9 +1208,7 @@ def decide(spec: Spec, world: World) -> Decision:
     if resume and world.unclear:
         return Decision(spec, UNKNOWN, resume, world.unclear)
     if resume in world.jobs:
-        job = world.jobs[resume]
-        why = f"Claude's background job {job} keeps this conversation"
-        return Decision(spec, HELD, resume, why, f"claude stop {job}")
+        return decide_job(spec, resume, world)
     until = choose_rest(facts.health, world.now)
     if until and spec.name not in world.insist:
         minutes = int((until - world.now) // 60) + 1
@@ -1242,7 +1279,9 @@ def plan_open(directory: str, world: World) -> Spec | None:
     Declared rows come before opened ones, a live one before the others; a session that
     was ended on purpose keeps its name.
     """
-    rows = [spec for spec in (*world.specs, *world.retired) if spec.directory == directory]
+    heirs = {s.renamed for s in world.specs if not world.facts.get(s.name, Facts()).retired}
+    known = (spec for spec in (*world.specs, *world.retired) if spec.name not in heirs)
+    rows = [spec for spec in known if spec.directory == directory]
     declared = [spec for spec in rows if spec.declared] or rows
     live = [s for s in declared if world.facts.get(s.name, Facts()).run_live]
     live += [s for s in declared if any(p.session == s.name for p in world.panes)]
@@ -1595,9 +1634,8 @@ def format_health(health: Health) -> str:
 
 def format_supervisor(run: Supervisor) -> str:
     """Return a .run file."""
-    return format_pairs(
-        dict(zip(("boot pid start claude claude_start pane socket resume at").split(), run))
-    )
+    keys = "boot pid start claude claude_start pane socket resume at claude_home"
+    return format_pairs(dict(zip(keys.split(), run)))
 
 
 def iso(at: float) -> str:
@@ -2346,6 +2384,8 @@ def read_record(path: str) -> Record | None:
         raise ValueError(str(e)) from None
     record = parse_record(text)
     alive = process_start(record.pid) == record.start != ""
+    if not record.start:  # no older than its process, it may be its own
+        alive = 0 < process_began(record.pid) <= seen + 2
     return record._replace(seen=seen, alive=alive)
 
 
@@ -2409,6 +2449,16 @@ def read_records(claude: str) -> tuple[tuple[Record, ...], str]:
     return tuple(found), f"{written[-1]} cannot be read and its process lives" if written else ""
 
 
+def read_lines(path: str) -> Iterator[dict[str, object]]:
+    """Yield the good records of a transcript.  Raises OSError."""
+    with open(open_file(path), encoding="utf-8", errors="replace") as f:
+        for line in f:
+            try:
+                yield parse_object(line) if line[:1] == "{" else {}
+            except ValueError:
+                continue
+
+
 def is_conversation(path: str) -> bool:
     """Tell whether a transcript holds a record that claude --resume accepts.
 
@@ -2416,15 +2466,8 @@ def is_conversation(path: str) -> bool:
     file that is missing, empty, all NULs, or holds only side chains.  Raises OSError.
     Seen: 2.1.332; the first record of a transcript may be 400 kB long.
     """
-    with open(open_file(path), encoding="utf-8", errors="replace") as f:
-        for line in f:
-            try:
-                record = parse_object(line) if line[:1] == "{" else {}
-            except ValueError:
-                continue
-            if record.get("type") in CONVERSATION and record.get("isSidechain") is not True:
-                return True
-    return False
+    records = read_lines(path)
+    return any(r.get("type") in CONVERSATION and r.get("isSidechain") is not True for r in records)
 
 
 class Transcripts(NamedTuple):
@@ -2432,7 +2475,8 @@ class Transcripts(NamedTuple):
 
     resumable: Mapping[str, bool]
     moved: Mapping[str, str]
-    trouble: str  # why some could not be looked up, or ""
+    trouble: str  # why none could be looked up, or ""
+    unreadable: Mapping[str, str]  # why one could not be read
 
 
 def read_successor(path: str) -> str:
@@ -2461,13 +2505,13 @@ def read_transcripts(claude: str, ids: Iterable[str]) -> Transcripts:
     """
     found: dict[str, bool] = {}
     moved: dict[str, str] = {}
+    unreadable: dict[str, str] = {}
     wanted = sorted(set(ids))
-    why = ""
     root = f"{claude}/projects"
     try:
         folders = os.listdir(root)
     except OSError as e:
-        return Transcripts({}, {}, f"{root}: {e.strerror}; conversations cannot be looked up")
+        return Transcripts({}, {}, f"{root}: {e.strerror}; conversations cannot be looked up", {})
     while wanted:
         session_id = wanted.pop()
         for folder in folders:
@@ -2478,13 +2522,13 @@ def read_transcripts(claude: str, ids: Iterable[str]) -> Transcripts:
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as e:
-                why = f"{path}: {e.strerror}"
+                unreadable[session_id] = f"{path}: {e.strerror}"
                 continue
             if successor and successor not in found:
                 moved[session_id] = successor
                 wanted.append(successor)
     moved = {old: new for old, new in moved.items() if found.get(new)}
-    return Transcripts(found, moved, "" if all(found.get(i) for i in ids) else why)
+    return Transcripts(found, moved, "", unreadable)
 
 
 def read_jobs(claude: str) -> dict[str, str]:
@@ -2674,6 +2718,10 @@ def read_facts(
                 code = errno.ENOTDIR
         except OSError as e:
             code = e.errno or errno.EIO
+        folder = classify_folder(code, os.strerror(code))
+        kept = run_.claude_home if run_ is not None else ""
+        if folder == "ok" and kept not in ("", paths.claude) and os.path.isdir(kept):
+            folder = f"its conversations are in {kept} (set CLAUDE_CONFIG_DIR to it), not here"
         return Facts(
             ids,
             os.stat(paths.of(name, "id")).st_mtime if ids else 0.0,
@@ -2682,7 +2730,7 @@ def read_facts(
             parse_event(read("event")),
             parse_health(read("health")),
             f"{name}.retired" in listing,
-            classify_folder(code, os.strerror(code)),
+            folder,
         )
     except Failure as e:
         return Facts(trouble=str(e))
@@ -2789,7 +2837,7 @@ class Traces(NamedTuple):
     records: tuple[Record, ...] = ()
     unclear: str = ""
     claudes: frozenset[str] = frozenset()
-    disk: Transcripts = Transcripts({}, {}, "")
+    disk: Transcripts = Transcripts({}, {}, "", {})
     jobs: Mapping[str, str] = {}
 
 
@@ -2835,7 +2883,8 @@ def read_world(
     }
     panes, blind = read_panes(read_sockets(config, live_runs(facts)))
     lone = [s for s in specs if not facts[s.name].run_live and not facts[s.name].retired]
-    asked = records or lone or insist
+    deaf = any(f.run_live and f.event is None for f in facts.values())
+    asked = records or lone or insist or deaf
     traces = read_traces(paths.claude, lone, facts, panes) if asked else Traces()
     runs = {run_.pid for run_ in live_runs(facts)}
     shown = [p for p in panes if p.pid in runs or p.session in names]
@@ -2856,6 +2905,7 @@ def read_world(
         traces.unclear,
         time.time(),
         frozenset(insist),
+        traces.disk.unreadable,
     )
 
 
@@ -2916,7 +2966,8 @@ def read_steady(paths: Paths, specs: Sequence[Spec], glance: Glance) -> World | 
     try:
         for name in (spec.name for spec in specs):
             run_, retired = glance.runs.get(name), f"{name}.retired" in listing
-            if run_ is None and not retired:
+            heard = f"{name}.event" in listing  # else no hook files what it says
+            if not retired and not (run_ and heard):
                 return None
             noted = read_state(paths.of(name, "health")) if f"{name}.health" in listing else ""
             facts[name] = Facts(
@@ -3516,8 +3567,9 @@ def claim(paths: Paths, decision: Decision, socket: str) -> None:
     """Say in .run that this process is launching a session, before its pane exists."""
     me = os.getpid()
     claimed = Supervisor(
-        boot_id(), me, process_start(me), 0, "", "", socket, decision.resume, time.time()
-    )
+        boot_id(), me, process_start(me), 0, "", "", socket, decision.resume, time.time(),
+        paths.claude,
+    )  # fmt: skip
     try:
         write_atomic(paths.of(decision.spec.name, "run"), format_supervisor(claimed))
     except OSError as e:
@@ -3683,7 +3735,7 @@ def watch(
             if outcome is None and pause > 0.5 and name not in {p.session for p in shown}:
                 run_ = parse_supervisor(read_state(paths.of(name, "run")))
                 if run_ is not None and not run_.claude:
-                    outcome = Outcome(d, False, "tmux did not keep its session")
+                    outcome = Outcome(d, False, f"tmux did not keep its session{UNKEPT}")
             if outcome is not None:
                 outcomes[name] = outcome
         if os.isatty(2) and began + 1 < time.monotonic():
@@ -4054,10 +4106,12 @@ def run_session(paths: Paths, name: str, resume: str, job: Job, path: str) -> in
     socket, pane = own_pane()
     wakeups, tty = listen(), own_terminal()
     me = os.getpid()
-    run_ = Supervisor(boot_id(), me, process_start(me), 0, "", pane, socket, resume, at)
+    start = process_start(me)
+    run_ = Supervisor(boot_id(), me, start, 0, "", pane, socket, resume, at, paths.claude)
     note_run(paths, name, run_)
     if path:
         os.unlink(path)  # gone: its launcher died, and a later one did not see us yet
+    remove(paths.of(name, "event"))  # an earlier run's: whether hooks work shows in this one's
     pid = start_child(job, tty)
     directory = job.directory
     del job  # it holds a whole environment; this process waits for weeks
@@ -4177,9 +4231,7 @@ def take_event(paths: Paths, payload: Mapping[str, object]) -> None:
     pid = hook_claude(run_, shown[0].pid)
     if not pid or is_nested(paths.claude, pid, shown[0].pid):
         return
-    name = choose_session(shown, read_copies(paths))
-    if classify_name(name):  # renamed to what cannot be a row: it stays filed as it was launched
-        name = launched
+    name = choose_filing(shown, launched, run_ is not None, read_copies(paths))
     if classify_name(name):
         return
     why = payload.get("source") if kind == "SessionStart" else payload.get("reason")
@@ -5159,21 +5211,49 @@ def begin(*, quiet: bool = False, glance: bool = False) -> Start:
     return Start(paths, config, specs, not (bad_config or stale or complaints), seen)
 
 
-def find_rename(spec: Spec, world: World) -> str:
-    """Return the new name of a live session that was renamed in tmux, not just moved, or ""."""
+def find_name(spec: Spec, world: World) -> str:
+    """Return the name of a live session in tmux, not of one its pane was moved to; "" unknown."""
     run_ = world.facts.get(spec.name, Facts()).run
     shown = world.by_pid.get(run_.pid, ()) if run_ is not None else ()
     if any(p.session == spec.name for p in shown):
-        return ""
+        return spec.name
     name = choose_session((p for p in shown if p.ours), [s.name for s in world.specs])
     return "" if classify_name(name) else name
+
+
+def file_current(paths: Paths, spec: Spec, name: str, records: Sequence[Record]) -> None:
+    """File a live session's conversation under a name where no hook did; an empty one waits."""
+    facts = read_facts(paths, spec.name, spec.directory, os.listdir(paths.state), boot_id())
+    current = choose_witnesses(spec, facts, records)[:1]
+    filed = parse_ids(read_state(paths.of(name, "id")))
+    if not current or filed[:1] == current:
+        return
+    if not filed or read_transcripts(paths.claude, current).resumable.get(current[0]):
+        record_id(paths, name, current[0])
+
+
+def follow_name(start_: Start, spec: Spec, names: set[str], world: World) -> None:
+    """Register the name a live session was given in tmux, in place of earlier ones."""
+    paths, facts = start_.paths, world.facts[spec.name]
+    name = find_name(spec, world)
+    heirs = [s.name for s in start_.specs if s.renamed == spec.name]
+    renamed = name not in names and name != ""
+    if renamed:
+        args = start_.config.start_args if spec.declared else spec.args
+        register(paths, Spec(name, spec.directory, args=args, renamed=spec.name))
+    its = name if renamed or name in heirs else spec.name
+    if renamed or choose_witnesses(spec, facts, world.records)[:1] != facts.ids[:1]:
+        file_current(paths, spec, its, world.records)
+    late = [heir for heir in heirs if heir != its]
+    if late and name == its:
+        unregister(paths, late)
 
 
 def tidy(start_: Start, world: World) -> None:
     """Keep the state in step with what lives: under the lock, re-reading first.
 
     Registers a renamed session under its new name with its conversation, files the id of
-    a live session that has no supervisor of ours, and drops rows that `run` had to leave.
+    a live session that never had a supervisor, and drops rows that `run` had to leave.
     """
     paths = start_.paths
     names = {spec.name for spec in (*start_.specs, *read_registry(paths)[0])}
@@ -5183,16 +5263,9 @@ def tidy(start_: Start, world: World) -> None:
             if not parse_retired(spec.name, read_state(paths.of(spec.name, "retired"))).directory:
                 retire(paths, spec, "by an older installation")  # its mark was an empty file
             unregister(paths, [spec.name])
-        new = find_rename(spec, world) if facts.run_live else ""
-        if new and new not in names:
-            args = start_.config.start_args if spec.declared else spec.args
-            register(paths, Spec(new, spec.directory, args=args, renamed=spec.name))
-            whole = read_facts(paths, spec.name, spec.directory, os.listdir(paths.state), boot_id())
-            current = choose_witnesses(spec, whole, world.records)
-            filed = parse_ids(read_state(paths.of(new, "id")))
-            if current and not filed:
-                record_id(paths, new, current[0])
-        here = not facts.run_live and any(p.session == spec.name for p in world.panes)
+        if facts.run_live:
+            follow_name(start_, spec, names, world)
+        here = facts.run is None and any(p.session == spec.name for p in world.panes)
         for record in world.records if here else ():
             mine = record.tmux == spec.name and record.directory == spec.directory
             if mine and record.alive and record.visible and is_session_id(record.session_id):
@@ -5375,9 +5448,17 @@ def note_verdicts(start_: Start, world: World, outcomes: Iterable[Outcome]) -> N
     notify(start_.config, messages)
 
 
+def read_heir(start_: Start, name: str) -> str:
+    """Return the name a row lives on under since it was renamed in tmux, or its own."""
+    heirs = (s.name for s in start_.specs if s.renamed == name)
+    kept = (heir for heir in heirs if not os.path.exists(start_.paths.of(heir, "retired")))
+    return next(kept, name)
+
+
 def cmd_start(names: Sequence[str] = (), dry_run: bool = False) -> int:
     """Bring back every session of the restore set that is not there, and report each."""
     start_ = begin(glance=not names)
+    names = [read_heir(start_, name) for name in names]
     if names and not dry_run:
         start_ = revive(start_, names)
     steady = start_.glance and read_steady(start_.paths, start_.specs, start_.glance)
@@ -5516,7 +5597,8 @@ def cmd_retire(name: str) -> int:
             return OK
         raise Failure(f"no session {name!r}", hint=f"{PROG} list")
 
-    names = [n for n in (name, specs[name].renamed) if n]
+    heirs = (spec.name for spec in start_.specs if spec.renamed == name)
+    names = [n for n in (name, specs[name].renamed, *heirs) if n]
 
     def act() -> None:
         for each in names:
@@ -5524,7 +5606,8 @@ def cmd_retire(name: str) -> int:
         unregister(start_.paths, names)
 
     with_lock(start_.paths, act)
-    tell(f"{name}: retired; {PROG} start {name} brings it back in the same conversation")
+    also = f" (also known as {' and '.join(names[1:])})" if names[1:] else ""
+    tell(f"{name}{also}: retired; {PROG} start {name} brings it back in the same conversation")
     return OK
 
 
@@ -5540,6 +5623,34 @@ def shown_name(spec: Spec, world: World) -> tuple[str, str]:
         return "", ""
     names = [p.session for p in mine]
     return mine[0].socket, spec.name if spec.name in names else names[0]
+
+
+def read_directory(claude: str, session_id: str) -> str:
+    """Return the directory in which a conversation began, "" when that cannot be told."""
+    root = f"{claude}/projects"
+    for folder in os.listdir(root) if os.path.isdir(root) else ():
+        try:
+            for record in read_lines(f"{root}/{folder}/{session_id}.jsonl"):
+                if isinstance(record.get("cwd"), str):
+                    return os.path.realpath(str(record["cwd"]))
+        except OSError:
+            continue  # not there, or not to be read
+    return ""
+
+
+def to_attic(paths: Paths, name: str) -> None:
+    """Move an .id file to the attic: an id is never deleted by us.  Raises OSError."""
+    os.makedirs(f"{paths.state}/attic", mode=0o700, exist_ok=True)
+    os.rename(paths.of(name, "id"), f"{paths.state}/attic/{name}.{int(time.time())}.id")
+
+
+def set_aside(paths: Paths, name: str, directory: str) -> None:
+    """Make a name free of what a session of another folder left.  Call it under the lock."""
+    ids = parse_ids(read_state(paths.of(name, "id")))
+    if ids and read_directory(paths.claude, ids[0]) not in ("", directory):
+        to_attic(paths, name)
+        remove(paths.of(name, "run"))
+        tell(f"{name}: an earlier session of this name was in another folder; its ids are kept")
 
 
 def reserve(start_: Start, directory: str, wished: str, world: World) -> Spec:
@@ -5559,6 +5670,8 @@ def reserve(start_: Start, directory: str, wished: str, world: World) -> Spec:
         if wished and owners.get(wished, directory) != directory:
             raise Failure(f"open: the name {wished!r} is taken", hint=f"{PROG} list")
         name = wished or plan_name(directory, os.path.realpath(paths.home), user_name(), owners)
+        if name not in names:
+            set_aside(paths, name, directory)
         chosen.append(Spec(name, directory, args=start_.config.open_args))
         register(paths, chosen[0])
 
@@ -5591,7 +5704,13 @@ def plan_resume(
     An ended session gets a new one unless `back` asks for the old; `wished` names one.
     """
     if decision.verdict in (LIVE, BLOCKED):
+        facts = world.facts.get(decision.spec.name, Facts())
+        if wished and wished not in choose_witnesses(decision.spec, facts, world.records)[:1]:
+            why, hint = "it lives in another conversation", f"{PROG} open --new --resume {wished}"
+            return decision._replace(verdict=HELD, why=why, hint=hint)
         return decision
+    if wished in world.jobs:
+        return decide_job(decision.spec, wished, world)
     if wished:
         pid, where = choose_holder(wished, decision.spec.name, world)
         if pid:
@@ -5665,8 +5784,11 @@ def cmd_open(name: str = "", resume: str | None = None, new: bool = False) -> in
     if resume:
         found = read_transcripts(paths.claude, [resume])
         if not found.resumable.get(resume):
-            raise Failure(f"open: {found.trouble or f'no conversation {resume} on disk'}")
+            why = found.trouble or found.unreadable.get(resume)
+            raise Failure(f"open: {why or f'no conversation {resume} on disk'}")
+        resume = choose_successor(resume, found.moved)
     binary, news = find_claude(paths, config)
+    rows = {spec.name for spec in start_.specs}
     start_, spec, retired = take_opened(start_, take_world(start_), name, new)
     world = take_world(start_, records=True, insist=(spec.name,))
     run_ = world.facts[spec.name].run
@@ -5676,8 +5798,12 @@ def cmd_open(name: str = "", resume: str | None = None, new: bool = False) -> in
         )  # somebody is launching it and holds the lock until it is there
         world = take_world(start_, records=True, insist=(spec.name,))
     decision = next(d for d in plan(world) if d.spec.name == spec.name)
+    if resume:
+        world = world._replace(jobs=read_jobs(paths.claude))
     decision = plan_resume(decision, world, resume or "", retired, resume == "")
     if decision.verdict not in (LIVE, BLOCKED, LAUNCH):
+        if spec.name not in rows and not retired:
+            with_lock(paths, lambda: unregister(paths, [spec.name]))  # nothing was opened
         raise Failure(f"{spec.name}: {decision.verdict}: {decision.why}", hint=decision.hint)
     if decision.verdict == LAUNCH:
         for line in filter(None, (news, decision.why)):
@@ -5862,7 +5988,10 @@ def give_consent(tmux: Tmux, pane: str, until: float) -> list[str]:
                 key = choose_key(text)
                 if key:  # a mode on top (copying, a complaint about ~/.tmux.conf) would eat it
                     leave_mode = ("#{pane_in_mode}", f"send-keys -X -t {pane} cancel", ";")
-                    tmux("if-shell", "-F", "-t", pane, *leave_mode, "send-keys", "-t", pane, key)
+                    apart = ("set-option", "-p", "-t", pane, "synchronize-panes")
+                    again = (";", "set-option", "-pu", *apart[2:])
+                    send = (*apart, "off", ";", "send-keys", "-t", pane, key, *again)
+                    tmux("if-shell", "-F", "-t", pane, *leave_mode, *send)
                 if key == "Enter" and answered[-1:] != [screen.label]:
                     answered.append(screen.label)
         before = text
@@ -5888,6 +6017,10 @@ def cmd_trust(name: str) -> int:
     decision = next((d for d in plan(world) if d.spec.name == name), None)
     if decision is None:
         raise Failure(f"no session {name!r}", hint=f"{PROG} list")
+    run_ = world.facts[name].run
+    if decision.verdict == BLOCKED and not (run_ and run_.pid == decision.pid):
+        why = "what asks in its tmux session was not started by us"
+        raise Failure(f"{name}: {why}: answer it yourself", hint=f"{PROG} attach {name}")
     changed = trust_folder(paths, decision.spec.directory)
     tell(f"{name}: {decision.spec.directory} {'is now' if changed else 'was already'} trusted")
     screen = next(
@@ -6083,11 +6216,10 @@ def read_stale_ids(paths: Paths, world: World) -> tuple[str, ...]:
 
 
 def migrate_ids(start_: Start, world: World) -> None:
-    """Move .id files that name no session to the attic: an id is never deleted by us."""
+    """Move .id files that name no session to the attic."""
     paths = start_.paths
     for name in read_stale_ids(paths, world):
-        os.makedirs(f"{paths.state}/attic", mode=0o700, exist_ok=True)
-        os.rename(paths.of(name, "id"), f"{paths.state}/attic/{name}.{int(time.time())}.id")
+        to_attic(paths, name)
         tell(f"{name}.id names no session; moved to the attic")
 
 
@@ -6858,6 +6990,7 @@ def cmd_adopt_session(name: str) -> int:
         if known is None or not known.declared:
             register(paths, Spec(name, directory, args=choose_adopted_args(words)))
         remove(paths.of(name, "retired"))
+        remove(paths.of(name, "run"))  # an earlier supervisor's: this claude has none
         if session_id:
             record_id(paths, name, session_id)
 
