@@ -5448,7 +5448,7 @@ def note_verdicts(start_: Start, world: World, outcomes: Iterable[Outcome]) -> N
     notify(start_.config, messages)
 
 
-def read_heir(start_: Start, name: str) -> str:
+def living_name(start_: Start, name: str) -> str:
     """Return the name a row lives on under since it was renamed in tmux, or its own."""
     heirs = (s.name for s in start_.specs if s.renamed == name)
     kept = (heir for heir in heirs if not os.path.exists(start_.paths.of(heir, "retired")))
@@ -5458,7 +5458,7 @@ def read_heir(start_: Start, name: str) -> str:
 def cmd_start(names: Sequence[str] = (), dry_run: bool = False) -> int:
     """Bring back every session of the restore set that is not there, and report each."""
     start_ = begin(glance=not names)
-    names = [read_heir(start_, name) for name in names]
+    names = [living_name(start_, name) for name in names]
     if names and not dry_run:
         start_ = revive(start_, names)
     steady = start_.glance and read_steady(start_.paths, start_.specs, start_.glance)

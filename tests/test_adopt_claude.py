@@ -73,9 +73,7 @@ def test_a_killed_sessions_tasks_are_the_next_ones(installed):
     assert "recovered from" in json.dumps(real.asked("look <<tasks>> two")[0]["body"])
     # Claude looks at its list before its hooks run, and again when it changes it itself.
     real.ask("two", "go <<mark 2 in_progress>>")
-    real.press_until("two", "C-t", "◻ gamma")
-    panel = ("✔ alpha", "◼ beta", "◻ gamma")
-    assert wait_until(lambda: all(task in real.screen("two") for task in panel), PATIENCE)
+    real.panel("two", "✔ alpha", "◼ beta", "◻ gamma")
     real.ask("two", "more <<new delta>>")
     assert tasks(real, second) == {1: "completed", 2: "in_progress", 3: "pending", 4: "pending"}
 

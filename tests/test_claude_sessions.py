@@ -251,6 +251,6 @@ def test_a_task_is_there_after_a_crash(ours):
     ours.crash("work")
     ours.start("work")
     ours.real.ready("work")
-    ours.real.press_until("work", "C-t", "◻ buy milk")  # before anything is said
+    ours.real.panel("work", "◻ buy milk")  # before anything is said
     ours.real.ask("work", "what was it <<tasks>>")
     assert wait_until(lambda: "buy milk" in ours.real.screen("work"), PATIENCE)

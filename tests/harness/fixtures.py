@@ -136,6 +136,18 @@ class Real:
         assert found, f"{key} did not bring {wanted!r} on the screen:\n{self.screen(name)}"
         return found
 
+    def panel(self, name: str, *wanted: str) -> None:
+        """Wait until the task panel shows these lines; Ctrl+T would hide one that stands there."""
+
+        def shown() -> bool:
+            text = self.screen(name)
+            if "ctrl+t to show tasks" in text:
+                self.keys(name, "C-t")
+                wait_until(lambda: "ctrl+t to show tasks" not in self.screen(name), 3)
+            return all(line in text for line in wanted)
+
+        assert wait_until(shown, PATIENCE), f"{wanted} not in the panel:\n{self.screen(name)}"
+
     def mark(self, name: str, option: str) -> bool:
         """Bring a dialog's mark to an option; tell whether it stays there for a second."""
         shown = self.screen(name)
