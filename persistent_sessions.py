@@ -728,12 +728,14 @@ def parse_args(text: str) -> tuple[str, ...]:
         return ()
 
 
-def parse_rows(text: str, *, declared: bool) -> tuple[tuple[Spec, ...], tuple[str, ...]]:
+def parse_rows(
+    text: str, *, declared: bool, mine: Callable[[Spec], bool] = bool
+) -> tuple[tuple[Spec, ...], tuple[str, ...]]:
     """Return the good rows of a manifest or registry, and one complaint a bad row.
 
     Both are TSV: name, directory, then for a manifest plan issue, pinned conversation
     and unix user; for the registry claude's arguments (JSON) and the earlier name.
-    Of two rows with one name the first counts.
+    Of two rows with one name the first counts; those that are not `mine` have names of their own.
     """
     specs: dict[str, Spec] = {}
     bad: list[str] = []
@@ -748,15 +750,19 @@ def parse_rows(text: str, *, declared: bool) -> tuple[tuple[Spec, ...], tuple[st
             why = "the pinned conversation must be an id, in lower case"
         elif not why and fourth and not declared:
             why = classify_name(fourth)
+        if declared:
+            spec = Spec(name, directory, third, fourth, user, True)
+        else:
+            renamed = fourth if fourth != name else ""  # it would be its own heir, and never back
+            spec = Spec(name, directory, args=parse_args(third), renamed=renamed)
+        if not why and not mine(spec):
+            continue
         if not why and name in specs:
             why = "an earlier line has this name"
         if why:
             bad.append(f"{kind} line {number}: {why}: {line.strip()[:80]!r}")
-        elif declared:
-            specs[name] = Spec(name, directory, third, fourth, user, True)
         else:
-            renamed = fourth if fourth != name else ""  # it would be its own heir, and never back
-            specs[name] = Spec(name, directory, args=parse_args(third), renamed=renamed)
+            specs[name] = spec
     return tuple(specs.values()), tuple(bad)
 
 
@@ -1819,9 +1825,10 @@ def read_file(path: str, limit: int = 1 << 24) -> str:
     return b"".join(parts).decode("utf-8", "surrogateescape")
 
 
-def read_state(path: str) -> str:
+def read_state(path: str, *, torn: bool = False) -> str:
     """Return a state file, "" where it is missing, empty or was cut to NULs by a power loss.
 
+    With `torn` one that was cut comes as it is, for a reader that judges it by lines.
     Raises Failure when it is there and cannot be read, or when somebody else put it there.
     """
     try:
@@ -1834,7 +1841,7 @@ def read_state(path: str) -> str:
         return ""
     except OSError as e:
         raise Failure(f"{path}: {e.strerror}") from None
-    return "" if "\0" in text else text
+    return "" if "\0" in text and not torn else text
 
 
 def sync_folder(folder: str) -> None:
@@ -2251,7 +2258,7 @@ def start_git(clone: str, *args: str, owner: int) -> Program:
     """
     env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
     env.update(GIT_TERMINAL_PROMPT="0", GIT_OPTIONAL_LOCKS="0", GIT_NO_LAZY_FETCH="1", LC_ALL="C")
-    safe = ["-c", f"safe.directory={clone}"] if owner != os.getuid() else []
+    safe = ["-c", f"safe.directory={os.path.realpath(clone)}"] if owner != os.getuid() else []
     quiet = ["-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"]
     if args[0] == "show":
         quiet += ["-c", "protocol.allow=never"]
@@ -2597,7 +2604,7 @@ def load_config(paths: Paths) -> tuple[Config, tuple[str, ...], bool]:
 
 def read_registry(paths: Paths) -> tuple[tuple[Spec, ...], tuple[str, ...]]:
     """Return the sessions opened by hand, and complaints about bad rows."""
-    return parse_rows(read_state(f"{paths.state}/registry.tsv"), declared=False)
+    return parse_rows(read_state(f"{paths.state}/registry.tsv", torn=True), declared=False)
 
 
 def read_manifest(path: str) -> str:
@@ -2651,11 +2658,6 @@ def owner_of(directory: str) -> int:
             directory = os.path.dirname(directory.rstrip("/")) or "/"
 
 
-def is_own(spec: Spec, user: str) -> bool:
-    """Tell whether a manifest row is this user's; no user means the directory's owner."""
-    return spec.user == user if spec.user else owner_of(spec.directory) == os.getuid()
-
-
 def user_name() -> str:
     """Return the name of the user this process runs as."""
     import pwd
@@ -2664,6 +2666,12 @@ def user_name() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return str(os.getuid())
+
+
+def own_rows() -> Callable[[Spec], bool]:
+    """Return what tells a manifest row of this user's; no user means the directory's owner."""
+    uid, name = os.getuid(), user_name()
+    return lambda spec: spec.user == name if spec.user else owner_of(spec.directory) == uid
 
 
 def load_manifest(
@@ -2680,20 +2688,21 @@ def load_manifest(
     broken, complaints = False, []
     try:
         text = asked()
-        specs, bad = parse_rows(text, declared=True)
-        if not text or "\0" in text or (bad and not specs):
-            raise Failure("manifest: it is empty" if not text else f"manifest: {bad or 'NULs'}")
+        specs, bad = parse_rows(text, declared=True, mine=own_rows())
+        if not text or "\0" in text or (bad and not parse_rows(text, declared=True)[0]):
+            raise Failure("; ".join(bad) or f"manifest: it {'holds NULs' if text else 'is empty'}")
         try:
             if text != read_state(copy):
                 write_atomic(copy, text)
         except OSError as e:
             complaints.append(f"manifest: no copy could be kept: {e.strerror}")
     except Failure as e:
-        specs, bad = parse_rows(read_state(copy), declared=True)
+        text = read_state(copy)
+        specs, bad = parse_rows(text, declared=True, mine=own_rows())
         broken = True
-        complaints.append(f"{e}; the last good copy is used" + (f" ({e.hint})" if e.hint else ""))
-    user = user_name()
-    return tuple(s for s in specs if is_own(s, user)), (*complaints, *bad), broken
+        instead = f"the last good copy is {'used' if text else 'missing too'}"
+        complaints.append(f"{e}; {instead}" + (f" ({e.hint})" if e.hint else ""))
+    return specs, (*complaints, *bad), broken
 
 
 def read_facts(
@@ -2854,6 +2863,15 @@ def read_traces(
     return Traces(records, unclear, claudes, read_transcripts(claude, ids), read_jobs(claude))
 
 
+def read_retired(paths: Paths, name: str) -> Spec | None:
+    """Return the row in a mark that no other row is left of, None where it cannot be read."""
+    try:
+        return parse_retired(name, read_state(paths.of(name, "retired")))
+    except Failure as e:
+        tell(str(e), 4)
+        return None
+
+
 def read_world(
     paths: Paths,
     config: Config,
@@ -2877,7 +2895,7 @@ def read_world(
     names = {spec.name for spec in specs}
     gone = sorted(n[:-8] for n in listing if n.endswith(".retired") and n[:-8] not in names)
     gone = [name for name in gone if not classify_name(name)]
-    retired = physical(parse_retired(n, read_state(paths.of(n, "retired"))) for n in gone)
+    retired = physical(filter(None, (read_retired(paths, name) for name in gone)))
     facts = {
         s.name: read_facts(paths, s.name, s.directory, listing, boot) for s in (*specs, *retired)
     }
@@ -3108,7 +3126,7 @@ def record_id(paths: Paths, name: str, session_id: str) -> None:
 def edit_registry(paths: Paths, change: Callable[[dict[str, Spec]], None]) -> None:
     """Change the registry's rows; bad rows stay as they are.  Call it under the lock."""
     path = f"{paths.state}/registry.tsv"
-    text = read_state(path)
+    text = read_state(path, torn=True)
     specs, bad = parse_rows(text, declared=False)
     rows = {spec.name: spec for spec in specs}
     change(rows)
@@ -4030,11 +4048,8 @@ def current_name(paths: Paths, name: str) -> str:
 
 def read_copies(paths: Paths) -> dict[str, Spec]:
     """Return the restore set from the state folder alone: no git, nothing to wait for."""
-    declared, _ = parse_rows(read_state(f"{paths.state}/manifest.tsv"), declared=True)
-    opened, _ = parse_rows(read_state(f"{paths.state}/registry.tsv"), declared=False)
-    user = user_name()
-    mine = [s for s in declared if is_own(s, user)]
-    return {spec.name: spec for spec in restore_set(mine, opened)}
+    mine, _ = parse_rows(read_state(f"{paths.state}/manifest.tsv"), declared=True, mine=own_rows())
+    return {spec.name: spec for spec in restore_set(mine, read_registry(paths)[0])}
 
 
 def note_run(paths: Paths, name: str, run_: Supervisor) -> None:

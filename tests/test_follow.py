@@ -221,3 +221,95 @@ def test_a_folder_of_the_same_name_gets_no_conversation_of_another(ps, pair, tmu
     assert done.returncode == 0 and pair[0] not in done.stderr, done.stderr
     kept = [p.read_text() for p in (state() / "attic").glob("api.*.id")]
     assert kept == [f"{pair[0]}\n"]
+
+
+def test_a_session_with_a_config_folder_of_its_own_is_not_begun_anew(ps, claude, home):
+    sessions.configure()
+    (home / "work").mkdir()
+    (home / ".claude/projects").mkdir(parents=True)
+    alt = {"CLAUDE_CONFIG_DIR": str(home / "alt")}
+    assert ps("open", cwd=home / "work", env=alt).returncode == 0
+    sessions.prompt("work", "hello")
+    first = head_id("work")
+    os.kill(sessions.agent("work"), signal.SIGKILL)
+    assert support.wait_until(lambda: sessions.ended("work"))
+    done = ps("start")
+    assert done.returncode == 1 and f"in {home}/alt (set CLAUDE_CONFIG_DIR" in done.stderr
+    done = ps("start", env=alt)
+    assert f"LAUNCH: resumed {first}" in done.stderr and done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("kind", ["folder", "fifo", "loop"])
+def test_one_transcript_that_cannot_be_read_keeps_no_other_session_down(ps, claude, kind):
+    declare(row("api"), row("web"))
+    for name, number in (("api", 1), ("web", 2)):
+        path = sessions.transcript(new_id(number))
+        sessions.file_id(name, new_id(number))
+    path.unlink()
+    {"folder": path.mkdir, "fifo": lambda: os.mkfifo(path), "loop": lambda: path.symlink_to(path)}[
+        kind
+    ]()
+    (state() / "gone.retired").mkdir()
+    done = ps("start")
+    assert done.returncode == 1 and f" api: LAUNCH: resumed {new_id(1)}" in done.stderr
+    assert f" web: UNKNOWN: {path}: " in done.stderr and set(sessions.panes()) == {"api"}
+
+
+# ---- What `open --resume` does not do --------------------------------------
+
+
+def test_a_refused_open_leaves_no_row(ps, pair, home):
+    (home / "other").mkdir()
+    done = ps("open", "--resume", pair[0], cwd=home / "other")
+    assert done.returncode == 1 and "HELD" in done.stderr
+    done = ps("start")
+    assert done.returncode == 0 and "other" not in done.stderr, done.stderr
+
+
+def test_a_live_session_is_not_shown_in_place_of_another_conversation(ps, pair, home):
+    sessions.transcript(new_id(7))
+    done = ps("open", "--resume", new_id(7), cwd=home / "api")
+    hint = f"open --new --resume {new_id(7)}"
+    assert done.returncode == 1 and "lives in another conversation" in done.stderr, done.stderr
+    assert hint in done.stderr
+    assert ps("open", "--resume", pair[0], cwd=home / "api").returncode == 0  # it is this one
+
+
+def test_a_job_holds_a_conversation_against_open_too(ps, claude, home):
+    sessions.configure()
+    sessions.transcript(new_id(1))
+    job = home / ".claude/jobs/4f2a"
+    job.mkdir(parents=True)
+    (job / "state.json").write_text(json.dumps({"state": "done", "sessionId": new_id(1)}))
+    (home / "work").mkdir()
+    done = ps("open", "--resume", new_id(1), cwd=home / "work")
+    assert done.returncode == 1 and "claude stop 4f2a" in done.stderr, done.stderr
+
+
+# ---- Consent ----------------------------------------------------------------
+
+
+def test_a_claude_of_somebody_elses_in_a_session_of_that_name_gets_no_consent(
+    ps, claude, home, tmux
+):
+    declare(row("api"))
+    (home / "strange").mkdir()
+    tmux("new-session", "-d", "-s", "api", "-c", str(home / "strange"), str(claude))
+    assert support.wait_until(lambda: "trust" in sessions.screen("api"))
+    done = ps("trust", "api")
+    assert done.returncode == 1 and "not started by us" in done.stderr, done.stderr
+    settings = home / ".claude.json"
+    assert not settings.exists() or str(home) not in settings.read_text()
+
+
+def test_consent_is_typed_into_no_other_pane(ps, claude, home, tmux):
+    sessions.configure(trust={"open": False})
+    (home / "work").mkdir()
+    ps("open", cwd=home / "work")
+    tmux("split-window", "-d", "-t", "=work:", f"cat >{home}/typed")
+    tmux("set-option", "-w", "-t", "=work:", "synchronize-panes", "on")
+    done = ps("trust", "work")
+    assert done.returncode == 0 and "answered" in done.stderr, done.stderr
+    tmux("send-keys", "-t", "=work:", "-l", "both")  # what a person types goes to both again
+    tmux("send-keys", "-t", "=work:", "Enter")
+    assert support.wait_until(lambda: (home / "typed").read_text() == "both\n")
