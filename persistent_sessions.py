@@ -5149,10 +5149,13 @@ def cmd_pane(handoff: str) -> int:
     try:
         os.pwrite(receipt, format_receipt(end.status), 0)
         os.rename("receipt.new", "receipt", src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError as e:
+        tell(f"{launch_id}: its receipt is not published: {e.strerror}", 3)
+    try:  # without a receipt too: what the command left behind may keep us here
         conn.send(end.trouble.encode("utf-8", "surrogateescape"))
         conn.shutdown(_socket.SHUT_WR)
     except OSError as e:
-        tell(f"{launch_id}: its receipt or its caller is gone: {e.strerror}", 3)
+        tell(f"{launch_id}: its caller is gone: {e.strerror}", 3)
     conclude_hosted(ledger, entry, end, handoff, conn)
     return OK
 

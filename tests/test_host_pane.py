@@ -332,6 +332,21 @@ def test_a_handoff_that_was_deleted_is_a_loss_and_no_success(pane):
         program.read_receipt(one.folder)
 
 
+@pytest.mark.parametrize("damage", ["rm -r {}", "rm {}/*", "rm {0}/*; mkdir {0}/receipt"])
+def test_a_loss_is_told_while_what_the_command_left_still_writes(pane, damage):
+    one = pane("/bin/sh", "-c", "(trap '' HUP; exec sleep 100) & read x; exit 0")
+    reading, writing = os.pipe()
+    one.meet("1", writing)
+    os.close(writing)
+    assert wait_until(lambda: record(one))
+    subprocess.run(["sh", "-c", damage.format(one.path)])
+    one.terminal.send("\r")
+    assert one.told(5)
+    with pytest.raises(program.Failure):
+        program.read_receipt(one.folder)
+    os.close(reading)
+
+
 def test_no_supervisor_is_woken_while_its_command_runs(pane):
     one = pane("/bin/sh", "-c", "echo ready; exec sleep 100")
     one.meet()
