@@ -96,6 +96,7 @@ GIT_TIMEOUT = 20.0  # seconds; a clone on a dead network disk must not hold a bo
 FETCH_TIMEOUT = 60.0
 NOTIFY_TIMEOUT = 10.0
 MANAGER_TIMEOUT = 3.0  # systemctl answered in 5-50 ms, also during a shutdown
+TMUX_TIMEOUT = 2.0  # it answers in milliseconds, or one that is stopped holds up all others
 LOCK_WAIT = 30.0
 RUN_LOCK_WAIT = 1.0  # the supervisor must not delay a shutdown
 HUP_GRACE, TERM_GRACE = 10.0, 5.0  # seconds from HUP to TERM, from TERM to KILL
@@ -522,6 +523,7 @@ class Hosted(NamedTuple):
 
     entry: Launch
     state: str
+    trouble: str = ""  # why its tmux cannot show it
 
     @property
     def alive(self) -> bool:
@@ -1768,12 +1770,13 @@ def format_receipt(status: int) -> bytes:
 def format_state(hosted: Hosted) -> str:
     """Return a launch's state with its status, where there is one."""
     status = hosted.entry.status
-    return f"{hosted.state} {status}" if hosted.state == ENDED and status >= 0 else hosted.state
+    state = f"{hosted.state} {status}" if hosted.state == ENDED and status >= 0 else hosted.state
+    return f"{state}: {hosted.trouble}" if hosted.trouble else state
 
 
 def attach_command(hosted: Hosted) -> str:
     """Return the command that shows a launch, "" where nothing is to be seen."""
-    if not hosted.alive or not hosted.entry.session:
+    if not hosted.alive or hosted.trouble or not hosted.entry.session:
         return ""
     if hosted.entry.direct:
         return f"tmux -S {hosted.entry.socket} attach -t ={hosted.entry.session}"
@@ -2191,10 +2194,11 @@ class Tmux(NamedTuple):
         input: str = "",
         scope: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
+        timeout: float = RUN_TIMEOUT,
     ) -> Done:
         """Run one tmux client.  -u: without it a systemd unit's locale turns tabs into "_"."""
-        argv = [*scope, "tmux", "-u", "-S", self.socket, *args]
-        return run(argv, label=f"tmux {args[0]}", check=check, input=input, env=env)
+        argv, label = [*scope, "tmux", "-u", "-S", self.socket, *args], f"tmux {args[0]}"
+        return run(argv, label=label, check=check, input=input, env=env, timeout=timeout)
 
     def panes(self) -> tuple[Pane, ...] | None:
         """Return every pane of the server, or None when there is no server.
@@ -4063,7 +4067,8 @@ def note_run(paths: Paths, name: str, run_: Supervisor) -> None:
 def save_screen(path: str, name: str, socket: str, pane: str) -> None:
     """Keep what the pane shows now as evidence of an end that nobody wanted."""
     try:
-        shown = Tmux(socket)("capture-pane", "-p", "-t", pane, check=False).stdout if pane else ""
+        argv = ("capture-pane", "-p", "-t", pane)
+        shown = Tmux(socket)(*argv, check=False, timeout=TMUX_TIMEOUT).stdout if pane else ""
         if shown.strip():
             write_atomic(path, shown.rstrip() + "\n")
     except (Failure, OSError) as e:
@@ -4446,9 +4451,13 @@ def process_lives(pid: int, start: str, boot: str) -> bool:
 
 
 def read_session(socket: str) -> tuple[str, int]:
-    """Return the session of a launch's own server and how many terminals show it, "" and 0."""
+    """Return the session of a launch's own server and how many terminals show it, "" and 0.
+
+    Raises Failure when its tmux does not answer.
+    """
     recover_socket(socket)
-    done = Tmux(socket)("list-sessions", "-F", "#{session_attached} #{session_name}", check=False)
+    argv = ("list-sessions", "-F", "#{session_attached} #{session_name}")
+    done = Tmux(socket)(*argv, check=False, timeout=TMUX_TIMEOUT)
     count, _, name = (done.stdout.splitlines() or ["0 "])[0].partition(" ")
     return name, int(count or 0)
 
@@ -4500,14 +4509,17 @@ def read_hosted(ledger: str) -> list[Hosted]:
                 pane_start=seen.pane_start, session=entry.session,
             )  # fmt: skip
         alive = seen is not None or (caller and bool(entry.direct or not entry.pane))
-        watched = caller
+        watched, trouble = caller, ""
         if not (alive or entry.ended):
             entry = read_end(ledger, entry)
         if seen is not None and not entry.ended and not (caller and entry.session):
-            session, watchers = read_session(entry.socket)
-            entry = entry._replace(session=session or entry.session)
-            watched = caller or watchers > 0
-        found.append(Hosted(entry, classify_hosted(entry, alive, watched)))
+            try:
+                session, watchers = read_session(entry.socket)
+                entry = entry._replace(session=session or entry.session)
+                watched = caller or watchers > 0
+            except Failure as e:
+                trouble = str(e)
+        found.append(Hosted(entry, classify_hosted(entry, alive, watched), trouble))
     return sorted(found, key=lambda h: (-h.entry.started, h.entry.id))
 
 
@@ -5544,7 +5556,8 @@ def list_rows(world: World, decisions: Sequence[Decision]) -> list[dict[str, obj
 def hosted_row(hosted: Hosted) -> dict[str, object]:
     """Return what `list --json` prints of a launch: its record, its state, how to see it."""
     row = parse_object(format_launch(hosted.entry))
-    return {**row, "state": hosted.state, "attach": attach_command(hosted) or None}
+    shown = {"attach": attach_command(hosted) or None, "note": hosted.trouble or None}
+    return {**row, "state": hosted.state, **shown}
 
 
 def read_launches(start_: Start) -> tuple[list[Hosted], bool]:
@@ -5585,7 +5598,7 @@ def cmd_list(as_json: bool = False) -> int:
         if launches:
             print("\n" + format_hosted(launches), end="")
     fine = sound and start_.sound and all(d.verdict in FINE for d in decisions)
-    return OK if fine else TROUBLE
+    return OK if fine and not any(h.trouble for h in launches) else TROUBLE
 
 
 def cmd_manifest() -> int:
@@ -5902,6 +5915,8 @@ def cmd_capture(word: str) -> int:
     """Print what the screen of a session or a launch shows now."""
     _, world, spec, hosted = find_target(word)
     socket, shown = shown_name(spec, world) if spec else ("", "")
+    if hosted and hosted.trouble:
+        raise Failure(f"{word}: {hosted.trouble}", hint=f"{PROG} stop {word}")
     if hosted and hosted.alive:
         socket, shown = hosted.entry.socket, hosted.entry.session
     if not shown:

@@ -282,6 +282,27 @@ def test_a_runtime_folder_that_is_gone_changes_no_status(ann):
     ann.sh("rm go")
 
 
+def test_a_tmux_that_says_nothing_hides_no_other_launch(ann):
+    for name in ("good", "hung"):
+        ann.begin(name, "echo marker; exec sleep 200")
+    good, hung = ann.launch("good"), ann.launch("hung")
+    server = ann.sh(f"tmux -S {hung['tmuxSocket']} display -p '#{{pid}}'").stdout.strip()
+    ann.sh(f"kill -9 {good['callerPid']} {hung['callerPid']}; kill -STOP {server}")
+    began = time.monotonic()
+    listed = ann.ps("list", check=False)
+    states = dict(line.split("  ")[:2] for line in listed.stdout.splitlines() if "marker" in line)
+    assert listed.returncode == 1 and states[good["id"]] == "DETACHED-ALIVE"
+    assert states[hung["id"]].startswith("DETACHED-ALIVE: tmux list-sessions: no answer")
+    assert "marker" in ann.ps("capture", "good").stdout
+    assert "no answer" in ann.ps("capture", "hung", check=False).stderr
+    assert "no answer" in ann.ps("attach", "hung", check=False).stderr
+    ann.ps("stop", "hung")
+    assert wait_until(lambda: ann.state("hung") == "ENDED")
+    assert time.monotonic() - began < 40
+    assert ann.hosted("hung")[0]["status"] == 143
+    ann.ps("stop", "good")
+
+
 @pytest.mark.parametrize("damage", ["rm {}", "echo '{{' >{}", "sed -i 's/\"boot\": \"./&0/' {}"])
 def test_a_live_launch_is_found_again_without_its_record(ann, damage):
     ann.begin("rescue", "echo marker; exec sleep 100")
