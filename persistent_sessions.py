@@ -5196,8 +5196,23 @@ def stop_hosted(paths: Paths, entry: Launch) -> bool:
     return not process_lives(pid, start, entry.boot)
 
 
+def restore_locale() -> None:
+    """Undo what Python itself did to LC_CTYPE when it started: a command gets the caller's.
+
+    Source: PEP 538; what /proc shows is the environment as it was given.
+    """
+    if os.environ.get("LC_CTYPE") in ("C.UTF-8", "C.utf8", "UTF-8"):
+        try:
+            given = read_file("/proc/self/environ").split("\0")
+        except OSError:
+            return
+        os.environ.pop("LC_CTYPE")
+        os.environ.update(e.split("=", 1) for e in given if e.startswith("LC_CTYPE="))
+
+
 def cmd_host(argv: Sequence[str], shim: str = "") -> int:
     """Run a command in a terminal of its own that can be watched; answer with its status."""
+    restore_locale()
     if shim:
         order = Order((shim, *argv), find_program(shim, os.environ))
         return host(order)

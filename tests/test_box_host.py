@@ -140,6 +140,13 @@ def test_a_caller_in_cron_has_no_runtime_folder_and_is_hosted_all_the_same(ann):
     assert ann.hosted("cron")[0]["unit"]
 
 
+@pytest.mark.parametrize("given", ["", "LC_CTYPE=C\n", "LANG=C\n"])
+def test_a_hosted_command_has_its_callers_locale(ann, given):
+    host = "persistent-sessions host --name locale -- env | grep -E '^(LC|LANG)'"
+    done = ann.sh(f"env -i HOME=$HOME PATH=$PATH {given.strip()} {host}", check=False)
+    assert done.stdout == given and ann.hosted("locale")[0]["unit"]
+
+
 def test_closed_descriptors_and_dev_null_become_the_panes_terminal(ann):
     script = "test -t 0 && test -t 1 && test -t 2"
     for given in ("</dev/null >/dev/null 2>&1", "<&- >&- 2>&-"):

@@ -151,6 +151,16 @@ def test_arguments_environment_and_descriptors_are_passed_untouched(ps, home):
     assert eval(done.stdout) == [args, b"\xfe;", b"through"]
 
 
+@pytest.mark.parametrize("given", [{}, {"LC_CTYPE": "C"}, {"LC_CTYPE": "C.UTF-8"}, {"LANG": "C"}])
+def test_the_locale_is_the_callers_own(ps, shims, home, given):
+    executable(home / "real" / "agent", "#!/bin/sh\nexec env")
+    env = {"HOME": str(home), "PATH": f"{home}/real:/usr/bin:/bin", **given}
+    for argv in ([*ps.argv, "host", "--", "env"], [str(shims / "agent")]):
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
+        found = dict(line.split("=", 1) for line in done.stdout.splitlines())
+        assert {k: v for k, v in found.items() if k[:2] in ("LC", "LA")} == given
+
+
 def test_a_command_executed_directly_dies_of_a_closed_pipe_as_usual(ps):
     script = f"{sys.executable} -IS {SESSIONS} host -- yes | head -1"
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=20)
