@@ -4376,8 +4376,6 @@ def execute(order: Order, why: str) -> int:
     trace(f"host: executed directly: {why}")
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them; exec would keep that
         signal.signal(number, signal.SIG_DFL)
-    if not order.program:
-        raise Failure(f"{order.argv[0]}: command not found", status=NOT_FOUND)
     try:
         os.execvp(order.program, order.argv)
     except OSError as e:
@@ -4935,6 +4933,8 @@ def new_launch(order: Order, why: str) -> Launch:
 
 def host(order: Order) -> int:
     """Run a command where it can be watched, or directly where that cannot or must not be."""
+    if not order.program:
+        raise Failure(f"{order.argv[0]}: command not found", status=NOT_FOUND)
     why = choose_direct(os.environ)
     if why == BY_A_PERSON:
         return execute(order, why)

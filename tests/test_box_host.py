@@ -111,7 +111,9 @@ def test_the_caller_exits_with_the_commands_status(ann):
     for script, status in (("exit 0", 0), ("exit 7", 7), ("exit 255", 255), ("kill -TERM $$", 143),
                            ("kill -KILL $$", 137)):  # fmt: skip
         assert ann.ps("host", "--", "sh", "-c", script, check=False).returncode == status
-    assert ann.ps("host", "--", "nosuch", check=False).returncode == 127
+    for word in ("nosuch", ""):
+        done = ann.ps("host", "--", word, check=False)
+        assert done.returncode == 127 and f"{word}: " in done.stderr
     assert ann.sh("mkdir -p shut; cd shut; chmod 0 .; persistent-sessions host -- true",
                   check=False).returncode == 125  # fmt: skip
 

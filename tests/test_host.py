@@ -168,7 +168,7 @@ def test_a_command_executed_directly_dies_of_a_closed_pipe_as_usual(ps):
 
 
 @pytest.mark.parametrize("argv, status", [
-    (["/no/such"], 127), (["nosuch"], 127), (["/etc/passwd"], 126),
+    (["/no/such"], 127), (["nosuch"], 127), (["/etc/passwd"], 126), ([""], 127),
 ])  # fmt: skip
 def test_a_command_that_cannot_be_executed_has_the_usual_status(ps, argv, status):
     done = ps("host", "--", *argv)
