@@ -7233,8 +7233,11 @@ def dispatch(argv: Sequence[str]) -> int:
     if verb == "_complete":
         return cmd_complete(rest, [name for name, *_ in COMMANDS])
     close_strays()
-    if sys.stdout is not None:  # a locale may know fewer characters than a name holds
-        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    if sys.stdout is None:  # who prints is to fail like everybody else who does
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 1)
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    # A locale may know fewer characters than a name holds.
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     if verb in ("_as", "_in"):
         if verb == "_as":
             enter_account(rest)
@@ -7259,7 +7262,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         called = os.path.basename(sys.argv[0])
         if argv is None and called not in OWN_NAMES and os.path.islink(sys.argv[0]):
             return cmd_host(sys.argv[1:], called)  # a shim, named after its runtime
-        status = dispatch(sys.argv[1:] if argv is None else argv)
+        try:
+            status = dispatch(sys.argv[1:] if argv is None else argv)
+        except SystemExit as e:  # argparse's, after a help text or a usage error
+            status = int(e.code or OK)
         if sys.stdout is not None:
             sys.stdout.flush()
         return status
@@ -7272,7 +7278,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter complains at exit
         if isinstance(e, BrokenPipeError):
             return 128 + signal.SIGPIPE
-        report(Failure(f"{e.filename}: {e.strerror}" if e.filename else str(e.strerror)))
+        why = "standard output is closed" if e.errno == errno.EBADF else str(e.strerror)
+        report(Failure(f"{e.filename}: {e.strerror}" if e.filename else why))
         return TROUBLE
 
 

@@ -682,6 +682,26 @@ def to_full(ps, *argv, **full):
         return subprocess.run([*ps.argv, *argv], text=True, timeout=60, **streams)
 
 
+@pytest.mark.parametrize("given, why", [
+    (">&-", "standard output is closed"), (">/dev/full", "No space left on device"),
+])  # fmt: skip
+@pytest.mark.parametrize("words", [
+    "manifest", "capture api", "list", "logs api", "--help", "--version", "host --help",
+])  # fmt: skip
+def test_output_that_cannot_be_written_is_one_clear_line(ps, claude, words, given, why):
+    sessions.declare(row("api"))
+    ps("start")
+    script = f'"$@" {words} {given}'
+    done = subprocess.run(["sh", "-c", script, "sh", *ps.argv], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, f"persistent-sessions: {why}\n")
+
+
+def test_a_command_with_nothing_to_print_needs_no_output(ps):
+    sessions.declare(row("api"))
+    argv = ["sh", "-c", '"$@" retire api <&- >&-', "sh", *ps.argv]
+    assert subprocess.run(argv, capture_output=True, text=True).returncode == 0
+
+
 def test_a_full_disk_behind_stderr_changes_neither_work_nor_status(ps, home):
     sessions.declare(row("api"))
     assert to_full(ps, "retire", "api", stderr=True).returncode == 0
