@@ -5207,7 +5207,7 @@ def restore_locale() -> None:
         except OSError:
             return
         os.environ.pop("LC_CTYPE")
-        os.environ.update(e.split("=", 1) for e in given if e.startswith("LC_CTYPE="))
+        os.environ.update(e.partition("=")[::2] for e in given if e.startswith("LC_CTYPE="))
 
 
 def cmd_host(argv: Sequence[str], shim: str = "") -> int:
