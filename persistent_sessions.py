@@ -122,6 +122,7 @@ READABLE = (40, 10)  # columns and lines below which a screen is not judged
 NO_SERVER = ("no server running", "No such file or directory")
 SERVER_EXITING = ("server exited unexpectedly", "lost server")
 EMPTY_SERVER = "no current target"  # it lives without a session: exit-empty off (3.3a to 3.8)
+MADE_FIRST = "was made as the server started, by ~/.tmux.conf"
 UNKEPT = " (exit-unattached in ~/.tmux.conf ends a server that nobody looks at)"
 SHUTTING_DOWN = "the machine or the user manager is shutting down: nothing is launched"
 MARK = "@persistent_sessions"  # a session option: this session was made by us
@@ -893,6 +894,11 @@ def parse_panes(text: str, socket: str) -> tuple[Pane, ...]:
     return tuple(panes)
 
 
+def parse_duplicates(complaint: str) -> set[str]:
+    """Return the names of sessions that tmux did not make because they were there."""
+    return {rest.split()[0] for rest in complaint.split("duplicate session: ")[1:]}
+
+
 def parse_screens(token: str, text: str) -> dict[str, str]:
     """Return what each pane shows from an answer to `screens_input`; one that went shows ""."""
     parts = (part.partition("\n") for part in text.split(f"{token} ")[1:])
@@ -1154,6 +1160,12 @@ def decide_supervised(spec: Spec, run: Supervisor, world: World) -> Decision:
     return decide_pane(spec, shown, world, "" if name == spec.name else name)
 
 
+def decide_foreign(spec: Spec, what: str) -> Decision:
+    """Return the verdict on a row whose name a tmux session of the person's has."""
+    hint = f"tmux rename-session -t ={spec.name} {spec.name}-other"
+    return Decision(spec, FOREIGN, "", f"a tmux session of this name {what}", hint)
+
+
 def decide_present(spec: Spec, world: World) -> Decision | None:
     """Return the verdict on a tmux session of this name without a supervisor of ours."""
     known = world.facts.items()
@@ -1167,9 +1179,7 @@ def decide_present(spec: Spec, world: World) -> Decision | None:
     if shown and not any(pane.ours for pane in shown):
         pane = (here or shown)[0]
         what = f"runs something else (pid {pane.pid})" if here else "still shows what has ended"
-        hint = f"tmux rename-session -t ={spec.name} {spec.name}-other"
-        why = f"a tmux session of this name {what}"
-        return Decision(spec, FOREIGN, "", why, hint, pane.pane_id, pane.pid)
+        return decide_foreign(spec, what)._replace(pane=pane.pane_id, pid=pane.pid)
     return None
 
 
@@ -3645,6 +3655,11 @@ def launch(
             said[:] = start_server(tmux, "".join(lines))
         else:
             said[0] = tmux("source-file", "-", check=False, input="".join(lines)).stderr
+        taken = parse_duplicates(said[0])  # ~/.tmux.conf may make sessions when a server starts
+        for d, job in zip(tuple(launched), written):
+            if d.spec.name in taken:
+                launched.remove(d)
+                remove(job)
 
     try:
         with_lock(paths, act)
@@ -5374,6 +5389,16 @@ def prepare(paths: Paths, config: Config, decision: Decision, binary: str) -> Jo
     return session_job(paths, config, spec, decision.resume, binary)
 
 
+def read_unlaunched(paths: Paths, decision: Decision, complaint: str) -> Outcome:
+    """Return what came before a launch that did not happen."""
+    if decision.spec.name in parse_duplicates(complaint):
+        held = decide_foreign(decision.spec, MADE_FIRST)
+        return Outcome(held, False, held.why)
+    ended = os.path.exists(paths.of(decision.spec.name, "retired"))
+    new = decision._replace(verdict=RETIRED if ended else LIVE)
+    return Outcome(new, True, f"{'ended' if ended else 'launched'} meanwhile")
+
+
 def launch_all(start_: Start, wanted: Sequence[Decision], world: World) -> list[Outcome]:
     """Launch sessions in waves and see each come up, be held by a prompt, or die."""
     paths, config = start_.paths, start_.config
@@ -5408,11 +5433,7 @@ def launch_all(start_: Start, wanted: Sequence[Decision], world: World) -> list[
         pending.update({d.spec.name: d for d in launched})
         for d in wave:
             if d not in launched:
-                ended = os.path.exists(paths.of(d.spec.name, "retired"))
-                new = d._replace(verdict=RETIRED if ended else LIVE)
-                outcomes[d.spec.name] = Outcome(
-                    new, True, f"{'ended' if ended else 'launched'} meanwhile"
-                )
+                outcomes[d.spec.name] = read_unlaunched(paths, d, complaint)
         found = watch(
             paths,
             {n: d for n, d in pending.items() if n not in outcomes},
@@ -5817,6 +5838,21 @@ def show_opened(start_: Start, decision: Decision, socket: str, launched: bool) 
     return attach(socket, name)
 
 
+def launch_opened(start_: Start, decision: Decision, world: World, binary: str) -> int:
+    """Launch the one session that a person opens, and show it."""
+    paths, config, spec = start_.paths, start_.config, decision.spec
+    trust_opened(paths, config, spec.directory)
+    socket = read_sockets(config, live_runs(world.facts))[0]
+    jobs = {spec.name: session_job(paths, config, spec, decision.resume, binary)}
+    launched, complaint, warning = launch(paths, config, [decision], jobs, socket)
+    for line in filter(None, (complaint, warning)):
+        tell(line, 4)
+    if spec.name in parse_duplicates(complaint):
+        held = decide_foreign(spec, MADE_FIRST)
+        raise Failure(f"{spec.name}: {held.verdict}: {held.why}", hint=held.hint)
+    return show_opened(start_, decision, socket, bool(launched))
+
+
 def cmd_open(name: str = "", resume: str | None = None, new: bool = False) -> int:
     """Start or re-attach the session of this folder; a crashed one is resumed."""
     start_ = begin()
@@ -5854,13 +5890,7 @@ def cmd_open(name: str = "", resume: str | None = None, new: bool = False) -> in
     if decision.verdict == LAUNCH:
         for line in filter(None, (news, decision.why)):
             tell(line)
-        trust_opened(paths, config, spec.directory)
-        socket = read_sockets(config, live_runs(world.facts))[0]
-        jobs = {spec.name: session_job(paths, config, spec, decision.resume, binary)}
-        launched, complaint, warning = launch(paths, config, [decision], jobs, socket)
-        for line in filter(None, (complaint, warning)):
-            tell(line, 4)
-        return show_opened(start_, decision, socket, bool(launched))
+        return launch_opened(start_, decision, world, binary)
     socket, shown = shown_name(spec, world)
     if not shown:
         raise Failure(f"{spec.name}: {decision.why}", hint=f"{PROG} list")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import subprocess
 import threading
@@ -53,10 +54,13 @@ def test_inherited_git_variables_do_not_lead_astray(ps, home):
     assert names(ps, env=env)[0] == ["api"]
 
 
-def test_a_clone_of_root_is_read_by_another_user(ps, home):
+@pytest.mark.parametrize("way", ["clone", "link", "clone/"])
+def test_a_clone_of_root_is_read_by_another_user(ps, home, way):
     if os.getuid() != 0:
         pytest.skip(f"{support.ABSENT}root, to own a clone that somebody else reads")
     clone("one\t/tmp\t-\t-\tnobody\n")
+    (home / "link").symlink_to("clone")
+    configure(manifest={"clone": f"{home}/{way}"})
     os.chmod(home.parent, 0o755)
     subprocess.run(["chmod", "-R", "a+rX", str(home)], check=True)
     (home / "config").mkdir()
@@ -98,6 +102,29 @@ def test_a_manifest_that_cannot_be_used_leaves_the_last_good_copy_in_force(ps, h
     found, done = names(ps)
     assert found == ["api"] and done.returncode == 1 and "last good copy" in done.stderr
     assert "api" in (state() / "manifest.tsv").read_text()
+
+
+def test_another_users_row_of_the_same_name_is_no_earlier_line(ps, home):
+    mine = pwd.getpwuid(os.getuid()).pw_name
+    sessions.declare(
+        f"api\t{home}/theirs\t-\t-\tnobody-{mine}",
+        f"api\t{home}/api\t-\t-\t{mine}",
+    )
+    done = ps("start", "--dry-run")
+    assert done.stdout.count("api: LAUNCH") == 1, done.stdout
+    assert "an earlier line" not in done.stderr and done.returncode == 0, done.stderr
+
+
+def test_the_good_rows_of_a_torn_registry_stay(ps, home):
+    state().mkdir(0o700, parents=True)
+    (home / "work").mkdir()
+    path = state() / "registry.tsv"
+    path.write_bytes(f"work\t{home}/work\t[]\n".encode() + b"\0" * 3)
+    done = ps("start", "--dry-run")
+    assert "work: LAUNCH" in done.stdout and "registry line 2" in done.stderr
+    assert done.returncode == 1
+    assert ps("retire", "work").returncode == 0
+    assert b"\0\0\0" in path.read_bytes()  # what is not understood is not removed
 
 
 def test_comments_alone_are_a_valid_empty_manifest(ps, home):

@@ -169,6 +169,18 @@ def test_a_pane_that_was_moved_into_another_session_comes_back_by_its_own_name(p
     assert set(sessions.panes()) == {"api", "web", "mine"}
 
 
+@pytest.mark.parametrize("how", ["start", "open"])
+def test_a_session_that_the_servers_start_makes_is_named_at_once(ps, claude, home, how):
+    declare(row("api"), row("web"))
+    sessions.conf("new-session -d -s api 'sleep 300'\n")
+    began = time.monotonic()
+    done = ps(how, cwd=home / "api")
+    assert done.returncode == 1 and "api: FOREIGN: a tmux session of this name" in done.stderr
+    assert "rename-session -t =api" in done.stderr and time.monotonic() - began < 20
+    assert not list(Path(os.environ["HOME"]).parent.rglob("*.job.*"))
+    assert set(sessions.panes()) == ({"api", "web"} if how == "start" else {"api"})
+
+
 def test_a_server_that_says_nothing_leaves_what_lives_live(ps, claude, tmux):
     declare(row("api"), row("web"))
     ps("start")
