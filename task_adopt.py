@@ -143,12 +143,11 @@ def read_input() -> dict[str, object]:
     """Return it as soon as it is whole: its writer may be slow, or never close the pipe."""
     import select
 
-    raw, end, poll, payload = b"", time.monotonic() + 3, select.poll(), parse_dict(b"")
-    poll.register(0, select.POLLIN)
-    while not payload and len(raw) < FILE_MAX and poll.poll(max(0, end - time.monotonic()) * 1000):
+    raw, end, payload = b"", time.monotonic() + 3, parse_dict(b"")
+    while not payload and select.select([0], [], [], max(0, end - time.monotonic()))[0]:
         piece = os.read(0, SPAN)
         raw, payload = raw + piece, parse_dict(raw + piece)
-        if not piece:
+        if not piece or len(raw) >= FILE_MAX:
             break
     return payload
 
@@ -381,9 +380,8 @@ def hook_command(other: bool = False) -> str:
     door = os.path.join(folder, "task_adopt.py")
     quick = os.path.exists(door) and os.path.samefile(door, __file__)
     python = "/usr/bin/python3" if os.access("/usr/bin/python3", os.X_OK) else sys.executable
-    if quick != other:
-        return shlex.join([python, "-IS", "-c", code])
-    return shlex.quote(os.path.abspath(__file__))
+    by_path = [os.path.abspath(__file__)]
+    return shlex.join([python, "-IS", "-c", code] if quick != other else by_path)
 
 
 def cmd_status(verb: str, source: str, target: str) -> str:
@@ -462,10 +460,9 @@ def cmd_setup(verb: str, source: str, target: str) -> str:
     return ""
 
 
-COMMANDS = {"status": cmd_status, "adopt": cmd_adopt, "install": cmd_setup, "uninstall": cmd_setup}
-
-
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int | str:
+    """Do what is asked; return the exit status, or what sys.exit prints in place of status 1."""
+    known = {"status": cmd_status, "adopt": cmd_adopt, "install": cmd_setup, "uninstall": cmd_setup}
     given = list(sys.argv[1:] if argv is None else argv)
     if not given and not (os.isatty(0) and os.isatty(1)):
         try:
@@ -483,17 +480,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if verb in ("-h", "--help", "--version"):
         print(f"{PROG} {VERSION}" if verb == "--version" else __doc__)
         return 0
-    if verb not in COMMANDS or len(given) % 2 == 0 or set(options) - {"--from", "--to"}:
+    if verb not in known or len(given) % 2 == 0 or set(options) - {"--from", "--to"}:
         print(f"{PROG}: unknown command or option, see {PROG} --help", file=sys.stderr)
         return 2
     try:
         target = options.get("--to") or os.environ.get("CLAUDE_CODE_SESSION_ID", "")
-        why = COMMANDS[verb](verb, options.get("--from", ""), target)
+        why = known[verb](verb, options.get("--from", ""), target)
     except OSError as e:
         why = ": ".join(filter(None, (e.filename, e.strerror)))
-    if why:
-        print(f"{PROG}: {verb}: {format_line(why, 2000)}", file=sys.stderr)
-    return 1 if why else 0
+    return f"{PROG}: {verb}: {format_line(why, 2000)}" if why else 0
 
 
 if __name__ == "__main__":
