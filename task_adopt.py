@@ -171,8 +171,11 @@ def read_bytes(path: str, part: int = 0) -> tuple[bytes, int]:
 def read_transcript(path: str, *parts: int, having: bytes = b"") -> Iterator[dict[str, object]]:
     """Yield the whole records in parts of a transcript, whatever a power cut did to others."""
     for part in parts:
-        block = read_bytes(path, part)[0].replace(b"\0", b"").replace(b"}{", b"}\n{")
-        yield from filter(None, map(parse_dict, (x for x in block.split(b"\n") if having in x)))
+        lines = read_bytes(path, part)[0].replace(b"\0", b"").split(b"\n")
+        for line in (x for x in lines if having in x):
+            record = parse_dict(line)
+            halves = [] if record else line.replace(b"}{", b"}\n{").split(b"\n")
+            yield from filter(None, (record, *map(parse_dict, halves)))
 
 
 def read_tasks(folder: str) -> list[Task]:

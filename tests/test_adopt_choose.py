@@ -194,6 +194,16 @@ DAMAGE = {
 }
 
 
+@pytest.mark.parametrize("text", ["why does f(){}{} fail", '{"a":1}{"b":2}'])
+def test_braces_in_what_was_typed_are_no_damage(box, text):
+    box.store(OLD, task(1))
+    typed = {"type": "user", "cwd": box.project, "message": {"content": text}}
+    path = box.transcript(OLD, typed)
+    with open(path) as f:
+        assert "}{" in f.read()
+    assert f"recovered from {OLD}" in box.hook().context
+
+
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_a_damaged_transcript_is_still_a_candidate_and_never_edited(box, kind):
     box.session(OLD)
@@ -382,8 +392,9 @@ def test_a_wiped_list_that_was_shorter_proves_nothing(box, mark):
     assert f"recovered from {OLD}" in box.hook().context
 
 
-def test_one_that_was_adopted_and_then_changed_is_none(box):
-    box.session(OLD, task(1), task(2), ago=300)
+@pytest.mark.parametrize("subject", ["subject 1", "fix \\frac{a}{b}"])
+def test_one_that_was_adopted_and_then_changed_is_none(box, subject):
+    box.session(OLD, task(1, subject=subject), task(2), ago=300)
     context = box.hook(OTHER).context
     told = {"type": "hook_additional_context", "content": [context], "hookEvent": "SessionStart"}
     box.transcript(OTHER, {"attachment": told}, {"cwd": box.project}, ago=200)
