@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import stat
 import sys
 import time
@@ -141,8 +142,6 @@ def claude_home(environ: Mapping[str, str]) -> str:
 
 def read_input() -> dict[str, object]:
     """Return it as soon as it is whole: its writer may be slow, or never close the pipe."""
-    import select
-
     raw, end, payload = b"", time.monotonic() + 3, parse_dict(b"")
     while not payload and select.select([0], [], [], max(0, end - time.monotonic()))[0]:
         piece = os.read(0, SPAN)
@@ -155,15 +154,12 @@ def read_input() -> dict[str, object]:
 def read_bytes(path: str, part: int = 0) -> tuple[bytes, int]:
     """Return bytes and time of a regular file, or its first (< 0: last) `part`; b"" for others."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        try:
-            found = os.fstat(fd)
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb", 0) as f:
+            found = os.fstat(f.fileno())
             if not stat.S_ISREG(found.st_mode) or (not part and found.st_size > FILE_MAX):
                 return b"", 0
             start = max(0, found.st_size + part) if part < 0 else 0
-            return os.pread(fd, abs(part) or found.st_size + 1, start), found.st_mtime_ns
-        finally:
-            os.close(fd)
+            return os.pread(f.fileno(), abs(part) or found.st_size + 1, start), found.st_mtime_ns
     except OSError:
         return b"", 0
 
@@ -173,9 +169,8 @@ def read_transcript(path: str, *parts: int, having: bytes = b"") -> Iterator[dic
     for part in parts:
         lines = read_bytes(path, part)[0].replace(b"\0", b"").split(b"\n")
         for line in (x for x in lines if having in x):
-            record = parse_dict(line)
-            halves = [] if record else line.replace(b"}{", b"}\n{").split(b"\n")
-            yield from filter(None, (record, *map(parse_dict, halves)))
+            halves = [line] if parse_dict(line) else line.replace(b"}{", b"}\n{").split(b"\n")
+            yield from filter(None, map(parse_dict, halves))
 
 
 def read_tasks(folder: str) -> list[Task]:
@@ -249,12 +244,11 @@ def read_heir(old: Sibling, newer: Iterable[Sibling], folder: str) -> str:
     subjects, mark = {(t.number, t.subject) for t in old.tasks}, f" from {old.name}:"
     for new in newer:
         wiped = not new.tasks and new.high >= old.tasks[-1].number
-        if wiped or subjects <= {(t.number, t.subject) for t in new.tasks}:
+        records = read_transcript(f"{folder}/{new.name}.jsonl", SPAN, having=mark.encode())
+        notes = (dig(record, dict, "attachment") for record in records)
+        told = (n for n in notes if n.get("hookEvent") == "SessionStart" and mark in str(n))
+        if wiped or subjects <= {(t.number, t.subject) for t in new.tasks} or any(told):
             return str(new.name)
-        for record in read_transcript(f"{folder}/{new.name}.jsonl", SPAN, having=mark.encode()):
-            told = dig(record, dict, "attachment")
-            if told.get("hookEvent") == "SessionStart" and mark in str(told):
-                return str(new.name)
     return ""
 
 
@@ -287,10 +281,8 @@ def read_siblings(session: str, folder: str, cwd: str, root: str) -> list[Siblin
             (old.changed >= before, DOUBT, "it is not older than this session"),
             (not place, DOUBT, "the folder it was started in is not known"),
             (doubt, DOUBT, doubt),
-            (True, YES, ""),
         )
-        _, verdict, why = next(v for v in verdicts if v[0])
-        found[at] = old._replace(verdict=verdict, why=why)
+        found[at] = Sibling(*old[:4], *next((v[1:] for v in verdicts if v[0]), (YES, "")))
     return found
 
 
@@ -380,11 +372,9 @@ def hook_command(other: bool = False) -> str:
 
     folder = os.path.join(os.environ.get("HOME", ""), ".local/lib/persistent-sessions")
     code = f'import sys;sys.path.append("{folder}");import task_adopt as m;sys.exit(m.main())'
-    door = os.path.join(folder, "task_adopt.py")
-    quick = os.path.exists(door) and os.path.samefile(door, __file__)
+    quick = other != (os.path.realpath(f"{folder}/task_adopt.py") == os.path.realpath(__file__))
     python = "/usr/bin/python3" if os.access("/usr/bin/python3", os.X_OK) else sys.executable
-    by_path = [os.path.abspath(__file__)]
-    return shlex.join([python, "-IS", "-c", code] if quick != other else by_path)
+    return shlex.join([python, "-IS", "-c", code] if quick else [os.path.abspath(__file__)])
 
 
 def cmd_status(verb: str, source: str, target: str) -> str:
@@ -464,7 +454,6 @@ def cmd_setup(verb: str, source: str, target: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int | str:
-    """Do what is asked; return the exit status, or what sys.exit prints in place of status 1."""
     known = {"status": cmd_status, "adopt": cmd_adopt, "install": cmd_setup, "uninstall": cmd_setup}
     given = list(sys.argv[1:] if argv is None else argv)
     if not given and not (os.isatty(0) and os.isatty(1)):
@@ -491,7 +480,7 @@ def main(argv: Sequence[str] | None = None) -> int | str:
         why = known[verb](verb, options.get("--from", ""), target)
     except OSError as e:
         why = ": ".join(filter(None, (e.filename, e.strerror)))
-    return f"{PROG}: {verb}: {format_line(why, 2000)}" if why else 0
+    return f"{PROG}: {verb}: {format_line(why, 2000)}" if why else 0  # a text: printed, status 1
 
 
 if __name__ == "__main__":
