@@ -13,6 +13,7 @@ session never fails: the hook exits 0, and standard output is empty or one JSON 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -310,6 +311,15 @@ def rename_noreplace(src: str, dst: str) -> None:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), dst)
 
 
+def sync_rename(path: str) -> None:
+    """Make a rename to `path` survive a power cut, where its file system can do that."""
+    try:
+        os.fsync(os.open(os.path.dirname(path), os.O_RDONLY))
+    except OSError as e:
+        if e.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
+            raise
+
+
 def remove_staging(root: str, own: str = "") -> None:
     """Remove the staging folder `own`, or else those of hooks that were killed."""
     for name in [own] if own else [n for n in os.listdir(root) if n.startswith(STAGING)]:
@@ -336,7 +346,7 @@ def publish(root: str, source: str, name: str) -> None:
     except OSError:
         remove_staging(root, own)
         raise
-    os.fsync(os.open(root, os.O_RDONLY))
+    sync_rename(f"{root}/{name}")
 
 
 def hook(payload: dict[str, object]) -> str:
@@ -449,7 +459,7 @@ def cmd_setup(verb: str, source: str, target: str) -> str:
         if os.path.exists(draft):
             os.unlink(draft)
         raise
-    os.fsync(os.open(os.path.dirname(path), os.O_RDONLY))
+    sync_rename(path)
     return ""
 
 

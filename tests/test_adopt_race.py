@@ -9,7 +9,7 @@ import shutil
 import subprocess
 
 import pytest
-from adopt_support import NEW, OLD, Box, Said, files, program, task
+from adopt_support import NEW, OLD, OTHER, Box, Said, files, program, task
 from support import ABSENT
 
 STRACE = shutil.which("strace")
@@ -143,6 +143,41 @@ def test_whatever_call_fails_the_list_is_none_or_all_and_the_session_starts(tmp_
 
 
 # ---- Disks that refuse ----------------------------------------------------
+
+UNSYNCED = """import errno,os,stat,sys
+sync=os.fsync
+def fsync(fd):
+    if stat.S_ISDIR(os.fstat(fd).st_mode):
+        raise OSError(getattr(errno,sys.argv[1]),"injected")
+    sync(fd)
+os.fsync=fsync
+sys.path.append(sys.argv[2])
+import task_adopt as m
+sys.exit(m.main(sys.argv[3:]))"""
+
+
+def unsynced(code):
+    """Return what runs the program where the sync of a folder fails with `code`."""
+    return [*program()[:2], "-c", UNSYNCED, code, os.path.dirname(program()[2])]
+
+
+@pytest.mark.parametrize("code", ["EINVAL", "ENOTSUP", "ENOSYS"])
+def test_a_disk_that_cannot_sync_a_folder_is_no_error(box, code):
+    box.session(OLD)
+    adopt = [*unsynced(code), "adopt", "--from", OLD, "--to", OTHER]
+    for argv in (adopt, [*unsynced(code), "install"]):
+        done = subprocess.run(argv, env=box.env(), capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert f"recovered from {OLD}" in box.hook(argv=unsynced(code)).context
+    assert files(f"{box.tasks}/{OTHER}") == files(f"{box.tasks}/{NEW}")
+
+
+def test_a_disk_that_fails_to_sync_a_folder_is_one(box):
+    box.session(OLD)
+    argv = [*unsynced("EIO"), "adopt", "--from", OLD, "--to", NEW]
+    done = subprocess.run(argv, env=box.env(), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "injected" in done.stderr and done.stderr.count("\n") == 1
+
 
 needs_mounts = pytest.mark.skipif(
     os.getuid() != 0 or not shutil.which("unshare"), reason=f"{ABSENT}root and unshare, to mount"
