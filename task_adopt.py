@@ -419,48 +419,49 @@ def cmd_adopt(verb: str, source: str, target: str) -> str:
 
 def cmd_setup(verb: str, source: str, target: str) -> str:
     """Put the hook and TOOLS into Claude's settings, or take them out; return why not."""
-    path, raw, mode = os.path.realpath(f"{claude_home(os.environ)}/settings.json"), b"{}\n", 0o600
-    keep, commands = "\ue000{}\ue001".format, (hook_command(), hook_command(other=True))  # digits
+    path = os.path.realpath(f"{claude_home(os.environ)}/settings.json")
+    draft, keep = f"{path}.{os.getpid()}", "\ue000{}\ue001".format  # of numbers, the digits
+    load = json.JSONDecoder(parse_int=keep, parse_float=keep).decode
+    commands = hook_command(), hook_command(other=True)
     ours = [{"hooks": [{"type": "command", "command": c, "timeout": keep(10)}]} for c in commands]
-    if os.path.exists(path):
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as f:  # it may be a pipe
-            raw, mode = f.read(1 << 24), stat.S_IMODE(os.fstat(f.fileno()).st_mode)
-    draft, codec = f"{path}.{os.getpid()}", "utf-8-sig" if raw[:3] == b"\xef\xbb\xbf" else "utf-8"
-    try:
-        settings = json.loads(raw.decode(codec), parse_int=keep, parse_float=keep)
-        hooks, env = settings.get("hooks", {}), settings.get("env", {})
-        groups, tools = hooks.get("SessionStart", []), {**env, TOOLS: env.get(TOOLS, "1")}
-        add, drop = (ours[:1], ours[1:]) if verb == "install" else ([], ours)
-        starts = [g for g in list.copy(groups) if g not in drop]
-        starts += [g for g in add if g not in groups]
-        if not add and tools[TOOLS] == "1":
-            del tools[TOOLS]
-        if (starts, tools) == (groups, env):
-            return ""
-        hooks["SessionStart"], settings["hooks"], settings["env"] = starts, hooks, tools
-        for holder, key in ((hooks, "SessionStart"), (settings, "hooks"), (settings, "env")):
-            if not holder[key]:
-                del holder[key]
-        text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
-        raw = text.replace('"\ue000', "").replace('\ue001"', "").encode(codec)
-        if json.loads(raw.decode(codec), parse_int=keep, parse_float=keep) != settings:
-            raise ValueError("it holds U+E000 or U+E001")
-    except (ValueError, TypeError, AttributeError, RecursionError) as e:
-        return f"{path} is not what Claude writes: {e}"
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    try:
-        with open(draft, "xb") as f:
-            os.fchmod(f.fileno(), mode)
-            f.write(raw)
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(draft, path)
-    except OSError:
-        if os.path.exists(draft):
-            os.unlink(draft)
-        raise
-    sync_rename(path)
-    return ""
+    add, drop = (ours[:1], ours[1:]) if verb == "install" else ([], ours)
+    for _ in range(3):
+        found, there = read_bytes(path, 1 << 24), os.path.exists(path)
+        codec = "utf-8-sig" if found[0][:3] == b"\xef\xbb\xbf" else "utf-8"
+        try:
+            settings = load(found[0].decode(codec) if there else "{}")
+            hooks, env = settings.get("hooks", {}), settings.get("env", {})
+            groups, on = hooks.get("SessionStart", []), env.get(TOOLS, "1")
+            tools = {k: v for k, v in {**env, TOOLS: on}.items() if add or (k, v) != (TOOLS, "1")}
+            starts = [g for g in list.copy(groups) if g not in drop]
+            starts += [g for g in add if g not in groups]
+            if (starts, tools) == (groups, env):
+                return ""
+            hooks["SessionStart"], settings["hooks"], settings["env"] = starts, hooks, tools
+            for holder, key in ((hooks, "SessionStart"), (settings, "hooks"), (settings, "env")):
+                if not holder[key]:
+                    del holder[key]
+            text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+            raw = text.replace('"\ue000', "").replace('\ue001"', "").encode(codec)
+            if load(raw.decode(codec)) != settings:
+                raise ValueError("it holds U+E000 or U+E001")
+        except (ValueError, TypeError, AttributeError, RecursionError) as e:
+            return f"{path} cannot be read as what Claude writes: {e}"
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        try:
+            with open(draft, "xb") as f:
+                os.fchmod(f.fileno(), stat.S_IMODE(os.stat(path).st_mode) if there else 0o600)
+                f.write(raw)
+                f.flush()
+                os.fsync(f.fileno())
+            if read_bytes(path, 1 << 24) == found:  # else begin anew with what is there now
+                os.replace(draft, path)
+                sync_rename(path)
+                return ""
+        finally:
+            if os.path.exists(draft):
+                os.unlink(draft)
+    return f"{path} is being changed by another program"
 
 
 def main(argv: Sequence[str] | None = None) -> int | str:

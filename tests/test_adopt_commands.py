@@ -318,6 +318,53 @@ def test_a_full_disk_leaves_the_old_settings_and_no_litter(box):
     assert files(box.claude) == {"settings.json": THEIRS.encode()}
 
 
+MEANWHILE = """import os,sys
+sync,times,path=os.fsync,int(sys.argv[2]),sys.argv[3]
+def fsync(fd):
+    global times
+    sync(fd)
+    times-=1
+    if times>=0:
+        with open(path+".theirs","w") as f:
+            f.write('{"model": "%d"}' % times)
+        os.replace(path+".theirs",path)
+os.fsync=fsync
+sys.path.append(sys.argv[1])
+import task_adopt as m
+sys.exit(m.main(sys.argv[4:]))"""
+
+
+def changed_meanwhile(box, verb, times):
+    """Run `verb`; so many times another program replaces the settings before it can."""
+    path = f"{box.claude}/settings.json"
+    argv = [sys.executable, "-IS", "-c", MEANWHILE, os.path.dirname(HOOK), str(times), path, verb]
+    return subprocess.run(argv, env=box.env(), stderr=subprocess.PIPE, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("before", ["", '{"model": "opus"}'])
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_another_program_changes_meanwhile_is_kept(box, before, times):
+    if before:
+        write_settings(box, before)
+    done = changed_meanwhile(box, "install", times)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert settings(box)["model"] == "0" and commands(box) == [HOOK]
+    assert os.listdir(box.claude).count("settings.json") == len(files(box.claude)) == 1
+
+
+@pytest.mark.parametrize("verb", ["install", "uninstall"])
+def test_settings_that_do_not_come_to_rest_are_left_to_the_other_program(box, verb):
+    write_settings(box, '{"hooks": {"SessionStart": []}}')
+    box.command("install")
+    if verb == "install":
+        write_settings(box, "{}")
+    done = changed_meanwhile(box, verb, 1000)
+    assert done.returncode == (1 if verb == "install" else 0)
+    assert done.stderr.count("\n") == done.returncode
+    assert "model" in settings(box) and commands(box) == []
+    assert set(files(box.claude)) == {"settings.json"}
+
+
 def test_install_makes_claudes_folder_on_a_new_machine(box):
     subprocess.run(["rm", "-r", box.claude], check=True)
     assert box.command("install").status == 0 and commands(box) == [HOOK]
