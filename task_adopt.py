@@ -489,8 +489,10 @@ def main(argv: Sequence[str] | None = None) -> int | str:
     try:
         target = options.get("--to") or os.environ.get("CLAUDE_CODE_SESSION_ID", "")
         why = known[verb](verb, options.get("--from", ""), target)
+        print(end="", flush=True)
     except OSError as e:
-        why = ": ".join(filter(None, (e.filename, e.strerror)))
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or what is left is tried again at the end
+        why = ": ".join(filter(None, (e.filename, e.strerror))) if e.errno != errno.EPIPE else ""
     return f"{PROG}: {verb}: {format_line(why, 2000)}" if why else 0  # a text: printed, status 1
 
 

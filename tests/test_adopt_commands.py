@@ -158,6 +158,30 @@ def test_status_in_an_empty_home_is_no_error(tmp_path):
     assert box.command("status").status == 0
 
 
+def status_into(box, where):
+    """Run `status` with its output going to `where` in a shell; return what it says of itself."""
+    script = f'{{ "$@"; echo "status $?" >&2; }} {where}'
+    argv = ["sh", "-c", script, "sh", sys.executable, "-IS", HOOK, "status"]
+    return subprocess.run(argv, env=box.env(), stderr=subprocess.PIPE, text=True).stderr
+
+
+@pytest.mark.parametrize("lists", [1, 400])
+def test_status_on_a_full_disk_says_so_in_one_line(box, lists):
+    for n in range(lists):
+        box.session(f"{n:08d}-0000-4000-8000-000000000000", task(1, "completed"))
+    said = status_into(box, ">/dev/full")
+    assert said == "task-adopt: status: No space left on device\nstatus 1\n"
+
+
+@pytest.mark.parametrize("lists", [1, 400])
+def test_status_is_quiet_when_its_reader_has_gone(box, lists):
+    for n in range(lists):
+        box.session(f"{n:08d}-0000-4000-8000-000000000000", task(1, "completed"))
+    os.mkfifo(f"{box.home}/pipe")
+    gone = f"<>{box.home}/pipe >{box.home}/pipe <&-"
+    assert status_into(box, gone) == "status 0\n"
+
+
 # ---- install --------------------------------------------------------------
 
 
