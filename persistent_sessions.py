@@ -455,6 +455,7 @@ class World(NamedTuple):
     now: float = 0.0
     insist: frozenset[str] = frozenset()  # named by the person: tried at once
     unreadable: Mapping[str, str] = {}  # conversation id: why its transcript could not be read
+    hidden: frozenset[int] = frozenset()  # supervisors with a terminal that no server shows
 
 
 class Decision(NamedTuple):
@@ -1151,6 +1152,9 @@ def decide_supervised(spec: Spec, run: Supervisor, world: World) -> Decision:
             why = "being launched"
         elif world.blind:
             why = f"its process lives, but {world.blind}"
+        elif run.pane and run.pid in world.hidden:
+            why = "it runs in a tmux server that lost its socket to another one"
+            return Decision(spec, UNKNOWN, "", why, f"kill {run.pid}", "", run.pid)
         else:
             why = "its terminal is gone; it is ending"
         return Decision(spec, LIVE, "", why, "", "", run.pid)
@@ -2743,7 +2747,8 @@ def read_facts(
             code = e.errno or errno.EIO
         folder = classify_folder(code, os.strerror(code))
         kept = run_.claude_home if run_ is not None else ""
-        if folder == "ok" and kept not in ("", paths.claude) and os.path.isdir(kept):
+        same = kept in ("", paths.claude) or os.path.realpath(kept) == os.path.realpath(paths.claude)
+        if folder == "ok" and not same and os.path.isdir(kept):
             folder = f"its conversations are in {kept} (set CLAUDE_CONFIG_DIR to it), not here"
         return Facts(
             ids,
@@ -2779,6 +2784,14 @@ def physical(specs: Iterable[Spec]) -> tuple[Spec, ...]:
 def live_runs(facts: Mapping[str, Facts]) -> list[Supervisor]:
     """Return the supervisors that live."""
     return [f.run for f in facts.values() if f.run and f.run_live]
+
+
+def has_terminal(pid: int) -> bool:
+    """Tell whether a process has a terminal: what is hung up has none any more."""
+    try:
+        return parse_stat(read_file(f"/proc/{pid}/stat"))[3] > 0
+    except (OSError, ValueError):
+        return False
 
 
 def read_sockets(config: Config, runs: Iterable[Supervisor]) -> tuple[str, ...]:
@@ -2920,6 +2933,7 @@ def read_world(
     traces = read_traces(paths.claude, lone, facts, panes) if asked else Traces()
     runs = {run_.pid for run_ in live_runs(facts)}
     shown = [p for p in panes if p.pid in runs or p.session in names]
+    unseen = runs.difference(p.pid for p in panes)
     return World(
         tuple(specs),
         tuple(r for r in retired if r.directory),
@@ -2938,6 +2952,7 @@ def read_world(
         time.time(),
         frozenset(insist),
         traces.disk.unreadable,
+        frozenset(filter(has_terminal, unseen)),
     )
 
 

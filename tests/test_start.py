@@ -181,6 +181,24 @@ def test_a_session_that_the_servers_start_makes_is_named_at_once(ps, claude, hom
     assert set(sessions.panes()) == ({"api", "web"} if how == "start" else {"api"})
 
 
+def test_a_session_whose_servers_socket_is_anothers_is_named_and_comes_back(ps, claude, tmux):
+    declare(row("api"))
+    ps("start")
+    sessions.prompt("api", "remember api")
+    first, old = head_id("api"), int(tmux("display-message", "-p", "#{pid}").stdout)
+    Path(os.environ["TMUX_TMPDIR"], f"tmux-{os.getuid()}", "default").unlink()
+    tmux("new-session", "-d", "-s", "mine", "sleep 300")  # before any tick could mend it
+    done = ps("start")
+    supervisor = sessions.pairs("api", "run")["pid"]
+    assert done.returncode == 1 and "api: UNKNOWN: it runs in a tmux server that" in done.stderr
+    assert f"(try: kill {supervisor})" in done.stderr
+    os.kill(int(supervisor), signal.SIGTERM)
+    assert support.wait_until(lambda: sessions.ended("api") and not support.alive(old))
+    done = ps("start")
+    assert done.returncode == 0 and f"api: LAUNCH: resumed {first}" in done.stderr
+    assert set(sessions.panes()) == {"api", "mine"}
+
+
 def test_a_server_that_says_nothing_leaves_what_lives_live(ps, claude, tmux):
     declare(row("api"), row("web"))
     ps("start")
