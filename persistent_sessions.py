@@ -2747,8 +2747,9 @@ def read_facts(
             code = e.errno or errno.EIO
         folder = classify_folder(code, os.strerror(code))
         kept = run_.claude_home if run_ is not None else ""
-        same = kept in ("", paths.claude) or os.path.realpath(kept) == os.path.realpath(paths.claude)
-        if folder == "ok" and not same and os.path.isdir(kept):
+        if kept != paths.claude and os.path.realpath(kept) == os.path.realpath(paths.claude):
+            kept = paths.claude
+        if folder == "ok" and kept not in ("", paths.claude) and os.path.isdir(kept):
             folder = f"its conversations are in {kept} (set CLAUDE_CONFIG_DIR to it), not here"
         return Facts(
             ids,
