@@ -1164,9 +1164,10 @@ def decide_supervised(spec: Spec, run: Supervisor, world: World) -> Decision:
     return decide_pane(spec, shown, world, "" if name == spec.name else name)
 
 
-def decide_foreign(spec: Spec, what: str) -> Decision:
+def decide_foreign(spec: Spec, what: str, socket: str = "") -> Decision:
     """Return the verdict on a row whose name a tmux session of the person's has."""
-    hint = f"tmux rename-session -t ={spec.name} {spec.name}-other"
+    at = "" if socket.rpartition("/")[2] in ("", "default") else f"-S {socket} "
+    hint = f"tmux {at}rename-session -t ={spec.name} {spec.name}-other"
     return Decision(spec, FOREIGN, "", f"a tmux session of this name {what}", hint)
 
 
@@ -1183,7 +1184,8 @@ def decide_present(spec: Spec, world: World) -> Decision | None:
     if shown and not any(pane.ours for pane in shown):
         pane = (here or shown)[0]
         what = f"runs something else (pid {pane.pid})" if here else "still shows what has ended"
-        return decide_foreign(spec, what)._replace(pane=pane.pane_id, pid=pane.pid)
+        found = decide_foreign(spec, what, pane.socket)
+        return found._replace(pane=pane.pane_id, pid=pane.pid)
     return None
 
 
@@ -5308,11 +5310,12 @@ def file_current(paths: Paths, spec: Spec, name: str, records: Sequence[Record])
         record_id(paths, name, current[0])
 
 
-def follow_name(start_: Start, spec: Spec, names: set[str], world: World) -> None:
-    """Register the name a live session was given in tmux, in place of earlier ones."""
+def follow_name(
+    start_: Start, spec: Spec, names: set[str], heirs: Sequence[str], world: World
+) -> None:
+    """Register the name a live session was given in tmux, in place of its earlier `heirs`."""
     paths, facts = start_.paths, world.facts[spec.name]
     name = find_name(spec, world)
-    heirs = [s.name for s in start_.specs if s.renamed == spec.name]
     renamed = name not in names and name != ""
     if renamed:
         args = start_.config.start_args if spec.declared else spec.args
@@ -5333,6 +5336,9 @@ def tidy(start_: Start, world: World) -> None:
     """
     paths = start_.paths
     names = {spec.name for spec in (*start_.specs, *read_registry(paths)[0])}
+    heirs: dict[str, list[str]] = {}
+    for spec in start_.specs:
+        heirs.setdefault(spec.renamed, []).append(spec.name)
     for spec in start_.specs:
         facts = world.facts[spec.name]
         if facts.retired and not spec.declared:
@@ -5340,7 +5346,7 @@ def tidy(start_: Start, world: World) -> None:
                 retire(paths, spec, "by an older installation")  # its mark was an empty file
             unregister(paths, [spec.name])
         if facts.run_live:
-            follow_name(start_, spec, names, world)
+            follow_name(start_, spec, names, heirs.get(spec.name, ()), world)
         here = facts.run is None and any(p.session == spec.name for p in world.panes)
         for record in world.records if here else ():
             mine = record.tmux == spec.name and record.directory == spec.directory

@@ -169,6 +169,17 @@ def test_a_pane_that_was_moved_into_another_session_comes_back_by_its_own_name(p
     assert set(sessions.panes()) == {"api", "web", "mine"}
 
 
+def test_the_command_that_helps_reaches_the_server_it_is_about(ps, claude, private):
+    socket = str(private / "other.sock")
+    declare(row("api"), tmux={"socket": socket})
+    support.run_tmux("-S", socket, "new-session", "-d", "-s", "api", "sleep 300")
+    try:
+        done = ps("start")
+        assert f"(try: tmux -S {socket} rename-session -t =api api-other)" in done.stderr
+    finally:
+        support.run_tmux("-S", socket, "kill-server")
+
+
 @pytest.mark.parametrize("how", ["start", "open"])
 def test_a_session_that_the_servers_start_makes_is_named_at_once(ps, claude, home, how):
     declare(row("api"), row("web"))
