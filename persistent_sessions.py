@@ -4093,6 +4093,8 @@ def note_run(paths: Paths, name: str, run_: Supervisor) -> None:
     """Write the .run file; a session that cannot be recorded still runs, and says so."""
     try:
         write_atomic(paths.of(name, "run"), format_supervisor(run_))
+        if not run_.claude:
+            remove(paths.of(name, "event"))  # an earlier run's: this one's shows that hooks work
     except OSError as e:
         tell(f"{name}: this run is not recorded: {e.strerror}", 4)
 
@@ -4164,7 +4166,6 @@ def run_session(paths: Paths, name: str, resume: str, job: Job, path: str) -> in
     note_run(paths, name, run_)
     if path:
         os.unlink(path)  # gone: its launcher died, and a later one did not see us yet
-    remove(paths.of(name, "event"))  # an earlier run's: whether hooks work shows in this one's
     pid = start_child(job, tty)
     directory = job.directory
     del job  # it holds a whole environment; this process waits for weeks
