@@ -37,6 +37,8 @@ CALLS = (
     "bind connect sendmsg sendto clone clone3 vfork fork flock"
 ).split()
 TRACE = "trace=" + ",".join(f"?{name}" for name in CALLS)
+# A signal's number into the interpreter's own pipe, which no disk can refuse.
+WAKEUP = re.compile(r'write\(\d+<pipe:\[\d+\]>, "\\\d+", 1\)')
 MAKES = re.compile(r"O_(WRONLY|RDWR|CREAT|DIRECTORY\|O_CLOEXEC)")
 
 
@@ -75,7 +77,7 @@ def points(trace: str, folder: str) -> Iterator[Point]:
         text, name = call[1], call[2]
         counts[name] = counts.get(name, 0) + 1
         refused = re.search(r" = -1 E(?!INPROGRESS)", text)  # it changed nothing
-        if not (is_reading(text) or refused) and (
+        if not (is_reading(text) or WAKEUP.match(text) or refused) and (
             folder in text or name in MEETS or re.match(r"write\(", text)
         ):
             yield Point(name, counts[name], text)
@@ -107,7 +109,8 @@ class Ran(NamedTuple):
     @property
     def hit(self) -> bool:
         """Tell whether the fault came, and to a call that changes something."""
-        return bool(self.fault) and (self.killed or not is_reading(self.fault))
+        passed = is_reading(self.fault) or WAKEUP.search(self.fault)
+        return bool(self.fault) and (self.killed or not passed)
 
     @property
     def killed(self) -> bool:

@@ -182,6 +182,11 @@ class Terminal:
         self.seen = 0
         self.master, slave = os.openpty()
         self.resize(*size)
+
+        def enter() -> None:
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may run under nohup
+
         self.process = subprocess.Popen(
             [str(a) for a in argv],
             stdin=slave,
@@ -190,7 +195,7 @@ class Terminal:
             env={**os.environ, **(env or {})},
             cwd=cwd,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            preexec_fn=enter,
         )
         os.close(slave)
 
