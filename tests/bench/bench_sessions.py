@@ -26,7 +26,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = "/usr/bin/python3"
 AGENT = """#!/bin/sh
-# a claude that is up at once: it leaves its record and stays, and forks nothing
+# a claude that is up at once: it leaves its record, and what its hook would have filed, and forks
+# nothing
 read -r id </proc/sys/kernel/random/uuid
 case "$*" in *--resume*) id=${*#*--resume } id=${id%% *} ;; esac
 read -r line </proc/$$/stat
@@ -34,6 +35,12 @@ set -- ${line##*) }
 about='"kind":"interactive","status":"idle"'
 printf '{"pid":%s,"sessionId":"%s","cwd":"%s","procStart":"%s",%s}' \\
     $$ "$id" "$PWD" "${20}" "$about" >"$HOME/.claude/sessions/$$.json"
+if [ -n "$PS_SESSION_NAME" ]; then
+    filed=$HOME/.local/state/persistent-sessions/$PS_SESSION_NAME
+    echo "$id" >"$filed.id"
+    printf '%s\\n' event=SessionStart "id=$id" why=startup at=9999999999 pid=$$ \\
+        "name=$PS_SESSION_NAME" >"$filed.event"
+fi
 echo up >>"$HOME/marks"
 exec sleep 100000
 """
