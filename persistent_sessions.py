@@ -5317,6 +5317,8 @@ def follow_name(
     """Register the name a live session was given in tmux, in place of its earlier `heirs`."""
     paths, facts = start_.paths, world.facts[spec.name]
     name = find_name(spec, world)
+    if name == spec.name and not heirs and not world.records:
+        return
     renamed = name not in names and name != ""
     if renamed:
         args = start_.config.start_args if spec.declared else spec.args
