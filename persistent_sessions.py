@@ -1171,11 +1171,17 @@ def decide_foreign(spec: Spec, what: str, socket: str = "") -> Decision:
     return Decision(spec, FOREIGN, "", f"a tmux session of this name {what}", hint)
 
 
+def choose_panes(spec: Spec, world: World) -> list[Pane]:
+    """Return the panes in a row's tmux session but those in which another row lives."""
+    known = world.facts.items()
+    own = (spec.name, spec.renamed)
+    others = {f.run.pid for n, f in known if f.run and f.run_live and n not in own}
+    return [p for p in world.panes if p.session == spec.name and p.pid not in others]
+
+
 def decide_present(spec: Spec, world: World) -> Decision | None:
     """Return the verdict on a tmux session of this name without a supervisor of ours."""
-    known = world.facts.items()
-    others = {f.run.pid for n, f in known if f.run and f.run_live and n != spec.renamed}
-    shown = [p for p in world.panes if p.session == spec.name and p.pid not in others]
+    shown = choose_panes(spec, world)
     here = [p for p in shown if not p.dead]
     agents = [p for p in here if p.key in world.claudes]
     held = [p for p in here if p.key in world.screens and world.screens[p.key].blocks]
@@ -1268,7 +1274,11 @@ def plan(world: World) -> tuple[Decision, ...]:
     planned = []
     for d in decisions:
         heir = heirs.get(d.spec.name, "")
-        if heir and d.verdict not in (LIVE, BLOCKED, RETIRED) and verdicts[heir] != RETIRED:
+        if d.verdict in (LIVE, BLOCKED, RETIRED):
+            planned.append(d)
+        elif world.facts.get(d.spec.renamed, Facts()).run_live:  # it was renamed once more
+            planned.append(Decision(d.spec, LIVE, "", f"as {d.spec.renamed!r}"))
+        elif heir and verdicts[heir] != RETIRED:
             planned.append(Decision(d.spec, LIVE, "", f"as {heir!r}"))
         elif owners.get(d.resume, d.spec.name) != d.spec.name:
             planned.append(decide_shared(d, owners[d.resume]))
@@ -6036,7 +6046,7 @@ def cmd_stop(word: str) -> int:
     if any(each.name == word for each in start_.specs):
         cmd_retire(word)
     run_ = world.facts.get(word, Facts()).run
-    shown = [p.pid for p in world.panes if p.session == word and not p.dead and p.ours]
+    shown = [p.pid for p in choose_panes(spec, world) if p.ours and not p.dead]
     pid = run_.claude if run_ is not None and world.facts[word].run_live else (shown or [0])[0]
     for number in (signal.SIGTERM, signal.SIGKILL):
         if pid and process_start(pid):

@@ -116,6 +116,9 @@ def test_a_name_that_is_another_rows_takes_nothing_of_it(ps, pair, tmux):
     api = clear("api", "web")
     ps("start")
     assert (head_id("api"), head_id("web")) == (api, pair[1])
+    ps("stop", "web")
+    assert support.wait_until(lambda: sessions.ended("web")) and not sessions.ended("api")
+    assert ps("start", "web").returncode == 0
     end_all(tmux, "api", "web")
     is_back(ps, api=api, web=pair[1])
 
@@ -146,11 +149,12 @@ def test_the_last_of_several_names_is_the_one(ps, claude, tmux):
     for old, new in (("api", "b"), ("b", "c")):
         tmux("rename-session", "-t", f"={old}", new)
         done = ps("start")
+        assert done.returncode == 0, done.stderr
     done = ps("start")
     assert done.returncode == 0 and " b: " not in done.stderr, done.stderr
     last = clear("api", "c")
     tmux("rename-session", "-t", "=c", "api")
-    ps("start")
+    assert ps("start").returncode == 0
     done = ps("start")
     assert done.returncode == 0 and done.stderr.count("LIVE") == 1, done.stderr
     assert head_id("api") == last
