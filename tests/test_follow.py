@@ -58,6 +58,15 @@ def pair(ps, claude):
     return head_id("api"), head_id("web")
 
 
+@pytest.fixture
+def api(ps, claude):
+    """Have one session with a conversation; return its id."""
+    declare(row("api"))
+    ps("start")
+    sessions.prompt("api", "hello")
+    return head_id("api")
+
+
 # ---- Without hooks --------------------------------------------------------
 
 
@@ -142,10 +151,7 @@ def test_a_pane_that_was_moved_into_another_row_keeps_its_own(ps, pair, tmux):
     is_back(ps, api=pair[0], web=web)
 
 
-def test_the_last_of_several_names_is_the_one(ps, claude, tmux):
-    declare(row("api"))
-    ps("start")
-    sessions.prompt("api", "hello")
+def test_the_last_of_several_names_is_the_one(ps, api, tmux):
     for old, new in (("api", "b"), ("b", "c")):
         tmux("rename-session", "-t", f"={old}", new)
         done = ps("start")
@@ -162,10 +168,7 @@ def test_the_last_of_several_names_is_the_one(ps, claude, tmux):
     is_back(ps, api=last)
 
 
-def test_both_names_of_a_renamed_session_are_retired_and_named(ps, claude, tmux):
-    declare(row("api"))
-    ps("start")
-    sessions.prompt("api", "hello")
+def test_both_names_of_a_renamed_session_are_retired_and_named(ps, api, tmux):
     tmux("rename-session", "-t", "=api", "b")
     ps("start")
     done = ps("retire", "api")
@@ -176,16 +179,12 @@ def test_both_names_of_a_renamed_session_are_retired_and_named(ps, claude, tmux)
 
 
 @pytest.mark.parametrize("how", ["start api", "open"])
-def test_a_renamed_session_that_crashed_comes_back_by_either_name(ps, claude, tmux, home, how):
-    declare(row("api"))
-    ps("start")
-    sessions.prompt("api", "hello")
-    first = head_id("api")
+def test_a_renamed_session_that_crashed_comes_back_by_either_name(ps, api, tmux, home, how):
     tmux("rename-session", "-t", "=api", "b")
     ps("start")
     end_all(tmux, "api")
     done = ps(*how.split(), cwd=home / "api")
-    assert done.returncode == 0 and f"resumed {first}" in done.stderr, done.stderr
+    assert done.returncode == 0 and f"resumed {api}" in done.stderr, done.stderr
     assert set(sessions.panes()) == {"b"}
     assert ps("open", cwd=home / "api").returncode == 0
 
