@@ -900,10 +900,22 @@ def parse_duplicates(complaint: str) -> set[str]:
     return {rest.split()[0] for rest in complaint.split("duplicate session: ")[1:]}
 
 
-def parse_screens(token: str, text: str) -> dict[str, str]:
-    """Return what each pane shows from an answer to `screens_input`; one that went shows ""."""
-    parts = (part.partition("\n") for part in text.split(f"{token} ")[1:])
-    return {f"%{number}": shown for number, _, shown in parts}
+def parse_screens(token: str, pane_ids: Sequence[str], text: str) -> dict[str, str]:
+    """Return what each pane shows from an answer to `screens_input`; one that went is left out.
+
+    capture-pane prints as many lines as its pane is high (3.3a).  Raises Failure where the
+    lines are not as many.
+    """
+    shown, *rows = text.split(f"{token} ")
+    heights = dict(row.split() for row in rows if row.endswith("\n"))
+    lines, at, found = shown.split("\n"), 0, {}
+    for pane_id in pane_ids:
+        if pane_id in heights:
+            end = at + int(heights[pane_id])
+            found[pane_id], at = "\n".join(lines[at:end]), end
+    if not rows or at != len(lines) - 1:
+        raise Failure("tmux: no whole answer")
+    return found
 
 
 def parse_stat(text: str) -> tuple[str, int, int, int, str]:
@@ -2199,13 +2211,13 @@ def socket_inode(path: str) -> str:
 
 
 def screens_input(token: str, pane_ids: Iterable[str]) -> str:
-    """Return the tmux commands that print what panes show, each under a line with its number.
+    """Return the tmux commands that print what panes show, and below all how high they are.
 
-    Without the "%" of its id, which display-message takes for a date: "%41" is spaces.
+    Nothing stands between them: a display-message costs tmux more than a capture-pane (3.3a).
     """
-    return "".join(
-        f"display-message -p '{token} {p[1:]}'\ncapture-pane -p -t '{p}'\n" for p in pane_ids
-    )
+    captures = "".join(f"capture-pane -p -t '{p}'\n" for p in pane_ids)
+    heights = f"list-panes -a -F '{token} #{{pane_id}} #{{pane_height}}'\n"
+    return f"display-message -p {token}\n{captures}{heights}"
 
 
 class Tmux(NamedTuple):
@@ -2251,12 +2263,16 @@ class Tmux(NamedTuple):
         raise ToolError("tmux list-panes", done.status, done.stderr)
 
     def screens(self, pane_ids: Sequence[str]) -> dict[str, str]:
-        """Return what each pane shows, through one client; a pane that went is left out."""
+        """Return what each pane shows, through one client; a pane that went shows nothing."""
         if not pane_ids:
             return {}
         token = os.urandom(8).hex()
         done = self("source-file", "-", input=screens_input(token, pane_ids), check=False)
-        return parse_screens(token, done.stdout)
+        try:
+            return parse_screens(token, pane_ids, done.stdout.partition(f"{token}\n")[2])
+        except Failure:  # a tmux that prints otherwise is asked for each
+            each = ("capture-pane", "-p", "-t")
+            return {p: self(*each, p, check=False).stdout for p in pane_ids}
 
 
 class Asking:
@@ -2268,17 +2284,17 @@ class Asking:
         self.socket, self.token = socket, os.urandom(8).hex()
         argv = ["list-panes", "-a", "-F", PANE_FORMAT, ";", "source-file", "-"]
         self.client = Program(["tmux", "-u", "-S", socket, *argv])
+        self.named: Sequence[str] = ()
 
-    def show(self, pane_ids: Iterable[str]) -> None:
+    def show(self, pane_ids: Sequence[str]) -> None:
         """Name the panes; to be done once, with none of them too."""
+        self.named = pane_ids
         self.client.give(screens_input(self.token, pane_ids))
 
     def answer(self) -> tuple[tuple[Pane, ...], dict[str, str]]:
         """Return the panes, and what the named ones show.  Raises Failure for half an answer."""
-        listed, found, shown = self.client.finish(check=False).stdout.partition(f"{self.token} ")
-        if not found:
-            raise Failure("tmux: no whole answer")
-        return parse_panes(listed, self.socket), parse_screens(self.token, found + shown)
+        listed, _, shown = self.client.finish(check=False).stdout.partition(f"{self.token}\n")
+        return parse_panes(listed, self.socket), parse_screens(self.token, self.named, shown)
 
 
 def start_git(clone: str, *args: str, owner: int) -> Program:
@@ -3005,7 +3021,7 @@ def read_glance(paths: Paths, config: Config) -> Glance | None:
         return None  # read_world says what it is
     finally:
         for socket, asking in asked.items():
-            asking.show(filter(None, panes.get(socket, ())))
+            asking.show([*filter(None, panes.get(socket, ()))])
     try:
         runs = {name: run_ for name, run_ in runs.items() if supervisor_lives(run_, boot)}
     except (OSError, Failure):
@@ -5287,12 +5303,12 @@ def begin(*, quiet: bool = False, glance: bool = False) -> Start:
     if paths.runtime:
         os.environ["XDG_RUNTIME_DIR"] = paths.runtime
     make_state(paths)
-    sweep(paths.state)
-    sweep(job_folder(paths))  # a job whose launcher died before it was taken up is void
-    sweep(*os.path.split(os.path.realpath(paths.trust)))
     config, warnings, bad_config = load_config(paths)
     asked = ask_manifest(config)
     seen = read_glance(paths, config) if glance else None
+    sweep(paths.state)
+    sweep(job_folder(paths))  # a job whose launcher died before it was taken up is void
+    sweep(*os.path.split(os.path.realpath(paths.trust)))
     specs, complaints, stale = load_set(paths, config, asked)
     if not quiet:
         for line in (*warnings, *complaints):

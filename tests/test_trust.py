@@ -6,6 +6,7 @@ import glob
 import json
 import os
 import subprocess
+import sys
 import threading
 
 import pytest
@@ -288,3 +289,52 @@ def test_trust_of_the_home_survives_a_restart(ps, claude, home):
     assert support.wait_until(lambda: sessions.ended("me"))
     (home / ".claude" / "projects").mkdir(exist_ok=True)
     assert ps("start").returncode == 0
+
+
+# ---- Reading screens ------------------------------------------------------
+
+
+@pytest.fixture
+def server(tmux):
+    """Three panes of different heights that show a word each; return the server and the panes."""
+    for word, lines in (("one", 12), ("two", 30), ("three", 5)):
+        shown = f"printf '{word}\\n\\n  last of {word}'; exec sleep 1000"
+        tmux("new-session", "-d", "-s", word, "-x", "60", "-y", str(lines), shown)
+    words = ("one", "two", "three")
+    assert support.wait_until(lambda: all(f"last of {w}" in sessions.screen(w) for w in words))
+    ask = ("display-message", "-p", "-t")
+    panes = [tmux(*ask, f"={word}:", "#{pane_id}").stdout.strip() for word in words]
+    return program.Tmux(tmux(*ask, "=one:", "#{socket_path}").stdout.strip()), panes
+
+
+def test_each_pane_shows_its_own_lines_and_one_that_went_shows_none(server):
+    tmux, (one, two, three) = server
+    shown = tmux.screens([two, "%99", three, one])
+    told = {pane: text.split("\n") for pane, text in shown.items()}
+    assert {pane: (len(lines), lines[0], lines[2]) for pane, lines in told.items()} == {
+        two: (30, "two", "  last of two"),
+        three: (5, "three", "  last of three"),
+        one: (12, "one", "  last of one"),
+    }
+
+
+@pytest.mark.parametrize("lost", [b"\n\n", b"three\n", b"%0 12\n"])
+def test_an_answer_whose_lines_do_not_add_up_is_asked_for_again(server, home, lost):
+    tmux, (one, two, three) = server
+    shim = home / ".local/bin/tmux"
+    shim.write_text(
+        f"""#!{sys.executable} -IS
+import subprocess, sys
+done = subprocess.run(["/usr/bin/tmux", *sys.argv[1:]], stdout=subprocess.PIPE)
+told = done.stdout if "capture-pane" in sys.argv else done.stdout.replace({lost!r}, b"", 1)
+sys.stdout.buffer.write(told)
+sys.exit(done.returncode)
+"""
+    )
+    shim.chmod(0o755)
+    shown = tmux.screens([two, three, one])
+    assert {pane: text.split("\n")[2] for pane, text in shown.items()} == {
+        two: "  last of two",
+        three: "  last of three",
+        one: "  last of one",
+    }
