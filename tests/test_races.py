@@ -383,10 +383,9 @@ def test_two_writers_of_claudes_file_lose_nothing(home, locked):
             value = json.loads(path.read_bytes())
             lost = [n for n in range(writer.wrote) if value.get(f"k{n}") != n]
             untrusted = [f for f in folders if f not in value["projects"]]
-            assert writer.wrote > 10 and not lost and (not untrusted or not locked), (
-                lost,
-                untrusted,
-            )
+            # Without the lock it can read ours in the moment until a swap is taken back.
+            assert writer.wrote > 10 and len(lost) <= (0 if locked else 1), lost
+            assert not untrusted or not locked, untrusted
             assert len(untrusted) <= 3, untrusted  # overwritten by one that had read before
     assert not list(home.glob(".claude.json.lock")) and not list(home.glob(".*.tmp"))
 

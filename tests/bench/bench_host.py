@@ -49,7 +49,8 @@ def from_the_end(argv: list[str]) -> float:
 def begin(host: list[str], name: str) -> tuple[subprocess.Popen[bytes], dict[str, object]]:
     """Start a launch that stays; return its caller and its record."""
     argv = [*host, "--name", name, "--", "sleep", "300"]
-    caller = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    quiet = subprocess.DEVNULL  # the command holds what it is given for as long as it lives
+    caller = subprocess.Popen(argv, stdin=quiet, stdout=quiet, stderr=subprocess.PIPE)
     ledger = os.path.expanduser("~/.local/state/persistent-sessions/ledger")
     while True:
         for each in os.listdir(ledger):
