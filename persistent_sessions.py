@@ -1404,7 +1404,7 @@ def classify_folder(code: int, why: str) -> str:
     return f"its directory cannot be read: {why}"
 
 
-def choose_direct(environ: Mapping[str, str]) -> str:
+def choose_direct(environ: Mapping[str, str], argv: Sequence[str]) -> str:
     """Return why a launch is to be executed directly, whatever the machine can do, or ""."""
     if environ.get("AGENT_LEDGER_HUMAN") == "1":
         return BY_A_PERSON
@@ -1414,6 +1414,10 @@ def choose_direct(environ: Mapping[str, str]) -> str:
         return "inside a jail"
     if environ.get("TMUX"):
         return "inside tmux"
+    # A pane gets 0, 1 and 2 alone; `<(...)` of a shell is another, and so is Node's channel.
+    named = any("/dev/fd/" in word or "/proc/self/fd/" in word for word in argv)
+    if named or environ.get("NODE_CHANNEL_FD"):
+        return "it is given more descriptors than standard ones"
     return "AGENT_LEDGER_MUX=0" if environ.get("AGENT_LEDGER_MUX") == "0" else ""
 
 
@@ -3905,6 +3909,19 @@ def heard(fd: int) -> bytes:
     return b"".join(parts)
 
 
+def exec_command(program: str, argv: Sequence[str]) -> None:
+    """Be replaced by a command, by sh for a script that names nothing, as execvp(3) does.
+
+    Raises OSError.
+    """
+    try:
+        os.execvp(program, argv)
+    except OSError as e:  # not for a damaged binary, which sh would take for words
+        if e.errno != errno.ENOEXEC or b"\0" in os.read(open_file(program), 128):
+            raise
+    os.execv("/bin/sh", ("sh", program, *argv[1:]))
+
+
 def exec_job(job: Job) -> None:
     """Become the job's command in its folder; never returns.
 
@@ -3914,7 +3931,9 @@ def exec_job(job: Job) -> None:
     try:
         os.chdir(job.directory)
         status, what = NOT_EXECUTABLE, job.argv[0]
-        os.execvpe(job.program or job.argv[0], job.argv, job.env)
+        os.environ.clear()
+        os.environ.update(job.env)
+        exec_command(job.program or job.argv[0], job.argv)
     except OSError as e:
         if status == NOT_EXECUTABLE and e.errno in (errno.ENOENT, errno.ENOTDIR):
             status = NOT_FOUND
@@ -4437,7 +4456,7 @@ def execute(order: Order, why: str) -> int:
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them; exec would keep that
         signal.signal(number, signal.SIG_DFL)
     try:
-        os.execvp(order.program, order.argv)
+        exec_command(order.program, order.argv)
     except OSError as e:
         missing = e.errno in (errno.ENOENT, errno.ENOTDIR)
         status = NOT_FOUND if missing else NOT_EXECUTABLE
@@ -4995,7 +5014,7 @@ def host(order: Order) -> int:
     """Run a command where it can be watched, or directly where that cannot or must not be."""
     if not order.program:
         raise Failure(f"{order.argv[0]}: command not found", status=NOT_FOUND)
-    why = choose_direct(os.environ)
+    why = choose_direct(os.environ, order.argv)
     if why == BY_A_PERSON:
         return execute(order, why)
     try:
@@ -7335,6 +7354,7 @@ def dispatch(argv: Sequence[str]) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a parent's SIG_IGN hides every status from us
     if argv is None and sys.getfilesystemencoding() != "utf-8":
         # In a Latin-1 locale the names of files would be other words than the same names in them.
         script = __file__ if sys.argv[0] == "-c" else sys.argv[0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -72,6 +73,7 @@ def call(*argv, path, **env):
     ({"TMPJAIL_ACTIVE": "1"}, "inside a jail"),
     ({"TMUX": "/tmp/none,1,0"}, "inside tmux"),
     ({"AGENT_LEDGER_MUX": "0"}, "AGENT_LEDGER_MUX=0"),
+    ({"NODE_CHANNEL_FD": "3"}, "it is given more descriptors than standard ones"),
     ({}, "no user manager"),
 ])  # fmt: skip
 def test_each_exclusion_executes_directly_and_names_its_reason(ps, env, reason):
@@ -151,6 +153,16 @@ def test_arguments_environment_and_descriptors_are_passed_untouched(ps, home):
     assert eval(done.stdout) == [args, b"\xfe;", b"through"]
 
 
+@pytest.mark.parametrize("word", ["/dev/fd/63", "/proc/self/fd/63"])
+def test_a_launch_whose_words_name_a_descriptor_keeps_it(ps, word):
+    host = [sys.executable, "-IS", SESSIONS, "host", "--", "cat", word]
+    code = "import os; r, w = os.pipe(); os.write(w, b'given'); os.close(w); os.dup2(r, 63); "
+    code += f"os.execv({sys.executable!r}, {host!r})"
+    argv = [sys.executable, "-IS", "-c", code]
+    done = subprocess.run(argv, env={**os.environ, **TRACE}, capture_output=True, text=True)
+    assert done.stdout == "given" and "given more descriptors" in done.stderr
+
+
 @pytest.mark.parametrize("given", [{}, {"LC_CTYPE": "C"}, {"LC_CTYPE": "C.UTF-8"}, {"LANG": "C"}])
 def test_the_locale_is_the_callers_own(ps, shims, home, given):
     executable(home / "real" / "agent", "#!/bin/sh\nexec env")
@@ -173,6 +185,23 @@ def test_a_command_executed_directly_dies_of_a_closed_pipe_as_usual(ps):
 def test_a_command_that_cannot_be_executed_has_the_usual_status(ps, argv, status):
     done = ps("host", "--", *argv)
     assert done.returncode == status and len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("text, status, words", [
+    ("echo $0 $1\nexit 4\n", 4, "{} a\n"), ("", 0, ""), ("\x7fELF\0\n", 126, ""),
+])  # fmt: skip
+def test_a_script_that_names_no_interpreter_is_run_by_sh(ps, home, text, status, words):
+    script = executable(home / "script", text)
+    done = ps("host", "--", str(script), "a")
+    assert (done.returncode, done.stdout) == (status, words.format(script))
+
+
+def test_a_caller_that_ignores_the_end_of_its_children_changes_nothing(ps):
+    done = subprocess.run(
+        [*ps.argv, "list"], capture_output=True, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN),
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("argv", [

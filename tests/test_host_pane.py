@@ -88,6 +88,13 @@ def test_a_command_that_cannot_start_leaves_a_receipt_too(pane, argv, cwd, statu
     assert finished(pane(*argv, cwd=cwd)) == status
 
 
+def test_a_script_that_names_no_interpreter_is_run_by_sh(pane, private):
+    (private / "script").write_text("echo $0 $1\nexit 4\n")
+    (private / "script").chmod(0o755)
+    one = pane(f"{private}/script", "a")
+    assert output(one) == (4, f"{private}/script a\n".encode())
+
+
 @pytest.mark.parametrize("text", ["", "abc", "999", "-1", "7 8", "²", "\0"])
 def test_a_malformed_receipt_is_no_status(private, text):
     (private / "receipt").write_text(text)
