@@ -6,9 +6,8 @@
     task-adopt adopt --from ID [--to ID]    adopt by hand where the hook could only name several
     task-adopt install | uninstall          the hook and the task tools in Claude's settings
 
-Every source but `clear` is treated alike: whether the session has a list tells more than they do.
-Four promises: a list is never replaced and never merged into; the source is never changed; the
-session never fails: the hook exits 0, and standard output is empty or one JSON object.
+Every source but `clear` is treated alike.  Promised: no list is replaced or merged into, the source
+is not changed, no session fails: the hook exits 0, its output is empty or one JSON object.
 """
 
 from __future__ import annotations
@@ -61,9 +60,9 @@ def parse_digits(raw: bytes) -> int:
 
 
 def parse_dict(raw: bytes) -> dict[str, object]:
-    """Parse one UTF-8 JSON object; whatever is something else is an empty one."""
+    """Parse one UTF-8 JSON object; whatever else, also with a NaN in it, is an empty one."""
     try:
-        return dig({"": json.loads(raw.decode())}, dict, "")
+        return dig({"": json.loads(raw.decode(), parse_constant=int)}, dict, "")
     except (ValueError, RecursionError):
         return {}
 
@@ -128,16 +127,14 @@ def format_tasks(header: str, tasks: Sequence[Task], room: int) -> str:
 
 def format_hint(siblings: Sequence[Sibling], session: str, why: str, room: int) -> str:
     """Return which sessions may be meant and the commands that settle it; "" if there are none."""
-    notes = [s.why or next(t.subject for t in s.tasks if t.open) for s in siblings]
-    pairs = ((s.name, format_line(note, 120)) for s, note in zip(siblings, notes))
-    lines = [f"{PROG} adopt --from {name} --to {session}  # {note}" for name, note in pairs]
+    notes = [format_line(s.why or min(t for t in s.tasks if t.open)[1], 120) for s in siblings]
+    lines = [f"{PROG} adopt --from {s.name} --to {session}  # {n}" for s, n in zip(siblings, notes)]
     header = f"{PROG}: an earlier session here left open tasks; not adopted: {why}. To adopt, run:"
     return format_list(header, lines, len(lines), room)
 
 
 def claude_home(environ: Mapping[str, str]) -> str:
     """Return Claude's folder: CLAUDE_CONFIG_DIR, else ~/.claude."""
-    # Same in persistent_sessions.py; tests/test_rules.py compares them.
     return environ.get("CLAUDE_CONFIG_DIR") or os.path.join(environ.get("HOME", ""), ".claude")
 
 
@@ -183,8 +180,7 @@ def read_tasks(folder: str) -> list[Task]:
 def read_where(session: str) -> tuple[str, str, bool]:
     """Return the folder of all lists, the name of this session's, and whether others share it."""
     root = os.environ.get("CCR_TASKS_ROOT") or os.path.join(claude_home(os.environ), "tasks")
-    named = os.environ.get("CLAUDE_CODE_TASK_LIST_ID", "")
-    if named:
+    if named := os.environ.get("CLAUDE_CODE_TASK_LIST_ID", ""):
         return root, re.sub(r"[^\w-]", "-", named, flags=re.ASCII), True
     team = os.environ.get("CLAUDE_CODE_EXPERIMENTAL_AGENT_TEAMS", "") in ("1", "true", "yes")
     team = team and os.environ.get("CLAUDE_CODE_ENTRYPOINT") != "sdk-cli"
@@ -207,26 +203,28 @@ def read_owners(session: str) -> tuple[dict[str, str], str]:
     taken, doubt, own = {}, "", set()
     base = os.environ.get("XDG_STATE_HOME") or f"{os.environ.get('HOME', '')}/.local/state"
     running, state = f"{claude_home(os.environ)}/sessions", f"{base}/persistent-sessions"
-    try:
-        names = set(os.listdir(running) if os.path.exists(running) else [])
-        for name in (n for n in names if n.endswith(".json")):  # the others are keys
-            record = parse_dict(read_bytes(os.path.join(running, name))[0])
-            owner, pid = dig(record, str, "sessionId"), dig(record, int, "pid")
-            pid = pid or parse_digits(name[:-5].encode())
-            life = read_life(pid) if pid > 0 else ""
-            if life and not owner:  # half a record: Claude rewrites them in place
-                doubt = f"{name!r} in {running} cannot be read"
-            elif life and (life == "?" or str(record.get("procStart", life)) == life):
-                taken[owner] = f"process {pid} still works on it"
-            if owner == session:  # has taken the place of what that persistent session ran
-                own.add(dig(record, str, "tmux").rpartition(":")[0])
-        names = set(os.listdir(state) if os.path.exists(state) else [])
-        for name in (n[:-3] for n in names if n.endswith(".id")):
-            if name not in own and f"{name}.retired" not in names:
-                first = b"".join(read_bytes(f"{state}/{name}.id")[0].split()[:1])
-                taken[first.decode("ascii", "replace")] = f"session {name!r} brings it back"
-    except OSError as e:
-        doubt = f"{e.filename}: {e.strerror}"
+    listed: dict[str, set[str]] = {running: set(), state: set()}
+    for place in listed:
+        try:
+            listed[place].update(os.listdir(place))
+        except OSError as e:
+            doubt = doubt if e.errno == errno.ENOENT else f"{place}: {e.strerror}"
+    for name in (n for n in listed[running] if n.endswith(".json")):  # the others are keys
+        record = parse_dict(read_bytes(os.path.join(running, name))[0])
+        owner, pid = dig(record, str, "sessionId"), dig(record, int, "pid")
+        pid = pid or parse_digits(name[:-5].encode())
+        life = read_life(pid) if pid > 0 else ""
+        if life and not owner:  # half a record: Claude rewrites them in place
+            doubt = f"{name!r} in {running} cannot be read"
+        elif life and (life == "?" or str(record.get("procStart", life)) == life):
+            taken[owner] = f"process {pid} still works on it"
+        if owner == session:  # has taken the place of what that persistent session ran
+            own.add(dig(record, str, "tmux").rpartition(":")[0])
+    for name in (n[:-3] for n in listed[state] if n.endswith(".id")):
+        if name not in own and f"{name}.retired" not in listed[state]:
+            raw, changed = read_bytes(f"{state}/{name}.id")
+            doubt = doubt if changed else f"'{name}.id' in {state} cannot be read"
+            taken[b"".join(raw.split()[:1]).decode("latin1")] = f"session {name!r} brings it back"
     return taken, doubt
 
 
@@ -255,7 +253,7 @@ def read_heir(old: Sibling, newer: Iterable[Sibling], folder: str) -> str:
 
 def read_siblings(session: str, folder: str, cwd: str, root: str) -> list[Sibling]:
     """Return the other conversations in `folder` that have a list, judged, newest first."""
-    found, files = [], os.listdir(folder) if os.path.isdir(folder) else []
+    found, unread, files = [], "", os.listdir(folder) if os.path.isdir(folder) else []
     stems = {n[:-6] for n in files if n.endswith(".jsonl") and not n.endswith(".live.jsonl")}
     for name in stems.intersection(os.listdir(root)) - {session}:
         path, plain = f"{root}/{name}", is_component(name) and not name.startswith("agent-")
@@ -265,8 +263,8 @@ def read_siblings(session: str, folder: str, cwd: str, root: str) -> list[Siblin
                 high = parse_digits(read_bytes(f"{path}/{HIGH}")[0].strip())
                 known = name, st.st_mtime_ns, read_tasks(path), high
                 found.append(Sibling(*known, NO, "no open task"))
-        except OSError:
-            continue
+        except OSError as e:
+            unread = unread if e.errno in (errno.ENOENT, errno.ENOTDIR) else f"{name}: {e.strerror}"
     found.sort(key=lambda s: -s.changed)
     taken, doubt = read_owners(session) if found else ({}, "")
     before = read_bytes(f"{folder}/{session}.jsonl", 1)[1] or time.time_ns()
@@ -281,7 +279,7 @@ def read_siblings(session: str, folder: str, cwd: str, root: str) -> list[Siblin
             (successor, NO, f"{successor} went on with it"),
             (old.changed >= before, DOUBT, "it is not older than this session"),
             (not place, DOUBT, "the folder it was started in is not known"),
-            (doubt, DOUBT, doubt),
+            (doubt or unread, DOUBT, doubt or unread),
         )
         found[at] = Sibling(*old[:4], *next((v[1:] for v in verdicts if v[0]), (YES, "")))
     return found
@@ -422,18 +420,20 @@ def cmd_setup(verb: str, source: str, target: str) -> str:
     path = os.path.realpath(f"{claude_home(os.environ)}/settings.json")
     draft, keep = f"{path}.{os.getpid()}", "\ue000{}\ue001".format  # of numbers, the digits
     load = json.JSONDecoder(parse_int=keep, parse_float=keep).decode
-    commands = hook_command(), hook_command(other=True)
-    ours = [{"hooks": [{"type": "command", "command": c, "timeout": keep(10)}]} for c in commands]
-    add, drop = (ours[:1], ours[1:]) if verb == "install" else ([], ours)
+    mine, other = hook_command(), hook_command(other=True)
+    ours = {"hooks": [{"type": "command", "command": mine, "timeout": keep(10)}]}
+    add, drop = ([ours], [other]) if verb == "install" else ([], [mine, other])
     for _ in range(3):
         found, there = read_bytes(path, 1 << 24), os.path.exists(path)
         codec = "utf-8-sig" if found[0][:3] == b"\xef\xbb\xbf" else "utf-8"
         try:
             settings = load(found[0].decode(codec) if there else "{}")
             hooks, env = settings.get("hooks", {}), settings.get("env", {})
-            groups, on = hooks.get("SessionStart", []), env.get(TOOLS, "1")
+            groups, on = list.copy(hooks.get("SessionStart", [])), env.get(TOOLS, "1")
             tools = {k: v for k, v in {**env, TOOLS: on}.items() if add or (k, v) != (TOOLS, "1")}
-            starts = [g for g in list.copy(groups) if g not in drop]
+            left = [[h for h in g.get("hooks", []) if h.get("command") not in drop] for g in groups]
+            pairs = zip(groups, left)  # in a group, others may have hooks too
+            starts = [{**g, "hooks": x} if x else g for g, x in pairs if x or not g.get("hooks")]
             starts += [g for g in add if g not in groups]
             if (starts, tools) == (groups, env):
                 return ""

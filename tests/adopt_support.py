@@ -14,6 +14,9 @@ TESTS = os.path.dirname(os.path.abspath(__file__))
 HOOK = os.path.join(os.path.dirname(TESTS), "task_adopt.py")
 DENY = os.path.join(TESTS, "fakes", "deny_call.py")
 
+# What root may do anyway is taken from it: a file that is shut is shut.
+UNPRIVILEGED = [] if os.getuid() else ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
+
 OLD = "aaaaaaaa-0000-4000-8000-000000000001"
 OTHER = "cccccccc-0000-4000-8000-000000000003"
 NEW = "bbbbbbbb-0000-4000-8000-000000000002"

@@ -9,7 +9,7 @@ import tempfile
 import threading
 
 import pytest
-from adopt_support import HOOK, LATER, NEW, OLD, OTHER, Box, files, task
+from adopt_support import HOOK, LATER, NEW, OLD, OTHER, UNPRIVILEGED, Box, files, task
 from support import ABSENT, wait_until
 
 
@@ -87,6 +87,21 @@ def test_malformed_siblings_do_not_make_a_good_one_ambiguous(box):
     box.session(OLD)
     box.transcript(OTHER)
     box.store(OTHER, **{"1.json": "{", "2.json": json.dumps(task(3))})
+    assert f"recovered from {OLD}" in box.hook().context
+
+
+def test_a_newer_list_that_cannot_be_read_leaves_a_doubt(box):
+    box.session(OLD)
+    os.chmod(box.session(OTHER, ago=50), 0)
+    said = box.hook(before=UNPRIVILEGED)
+    assert f"--from {OLD} --to {NEW}  # {OTHER}: Permission denied" in said.context
+    assert not box.has()
+
+
+def test_a_list_that_is_a_file_is_none(box):
+    box.session(OLD)
+    box.transcript(OTHER, ago=50)
+    open(f"{box.tasks}/{OTHER}", "w").close()
     assert f"recovered from {OLD}" in box.hook().context
 
 
@@ -360,6 +375,20 @@ def test_a_damaged_witness_is_none(box, text):
     box.witness("work", text.encode("utf-8", "replace").decode())
     said = box.hook()
     assert "recovered" in said.context and said.stderr == ""
+
+
+@pytest.mark.parametrize("kind", ["shut", "shut above", "no file"])
+def test_a_witness_that_cannot_be_read_leaves_a_doubt(box, kind):
+    box.session(OLD)
+    box.witness("work", f"{OLD}\n")
+    witness = f"{box.state}/work.id"
+    if kind == "no file":
+        os.unlink(witness)
+        os.mkdir(witness)
+    else:
+        os.chmod(witness if kind == "shut" else os.path.dirname(box.state), 0)
+    said = box.hook(before=UNPRIVILEGED)
+    assert f"--from {OLD}" in said.context and said.stderr == "" and not box.has()
 
 
 # ---- Superseded -----------------------------------------------------------

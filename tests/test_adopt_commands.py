@@ -268,6 +268,30 @@ def test_uninstall_leaves_no_empty_parts(box, text):
     assert settings(box) == json.loads(text)
 
 
+@pytest.mark.parametrize("change", [
+    {"matcher": "startup"}, {"matcher": ""}, {"hooks": [{"type": "command", "command": "date"}]},
+])  # fmt: skip
+def test_uninstall_takes_the_hook_out_of_a_group_that_was_edited(box, change):
+    write_settings(box, "{}")
+    box.command("install")
+    found = settings(box)
+    (group,) = found["hooks"]["SessionStart"]
+    theirs = change.get("hooks", [])
+    group.update(change, hooks=[*theirs, {**group["hooks"][0], "timeout": 60}])
+    write_settings(box, json.dumps(found))
+    assert box.command("uninstall").status == 0
+    assert settings(box) == ({"hooks": {"SessionStart": [{"hooks": theirs}]}} if theirs else {})
+
+
+@pytest.mark.parametrize("group", ['{}', '{"hooks": []}', '{"matcher": "x", "hooks": []}'])
+def test_uninstall_leaves_the_groups_of_others_as_they_are(box, group):
+    text = f'{{"hooks": {{"SessionStart": [{group}]}}}}'
+    write_settings(box, text)
+    box.command("install")
+    box.command("uninstall")
+    assert settings(box) == json.loads(text)
+
+
 def test_a_second_install_changes_nothing(box):
     write_settings(box, THEIRS)
     box.command("install")

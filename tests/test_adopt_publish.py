@@ -143,6 +143,8 @@ BAD = {
     "22.json": json.dumps(task(22, blocks=[1])),
     "23.json": json.dumps(task(23, blockedBy=[None])),
     "24.json": b"\xef\xbb\xbf" + json.dumps(task(24)).encode(),
+    "25.json": json.dumps(task(25, metadata={"x": float("nan")})),
+    "26.json": json.dumps(task(26, metadata={"x": float("-inf")})),
 }
 
 
