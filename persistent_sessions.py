@@ -6690,6 +6690,8 @@ def cmd_demo() -> int:
     import shutil
     import tempfile
 
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)  # cleans up, as after Ctrl-C
     folder = tempfile.mkdtemp(prefix="ps-demo.", dir="/tmp")
     tmux = Tmux(f"{folder}/tmux/tmux-{os.getuid()}/default")
     print("A private home, tmux and state; the agent is a stand-in; nothing of yours is touched.")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import signal
 import subprocess
 
 import pytest
-from support import ROOT, SESSIONS
+from support import ROOT, SESSIONS, wait_until
 
 pytestmark = pytest.mark.tmux
 
@@ -143,6 +145,18 @@ def test_without_a_claude_it_installs_and_points_to_the_demo(install, home):
     done = install(env={"PATH": f"{home}/.local/bin:/usr/bin:/bin"})
     assert "claude: not found" in done.stderr and "demo" in done.stderr
     assert (home / INSTALLED[0]).exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_demo_that_is_ended_leaves_nothing(ps, number):
+    demo = ps.start("demo", env={"PS_TRACE": "1"})
+    folder = re.search(r"/tmp/ps-demo\.\w+", demo.stderr.readline()).group()
+    sessions = f"{folder}/home/.local/state/persistent-sessions"
+    assert wait_until(lambda: os.path.exists(f"{sessions}/alpha.run"))
+    os.kill(demo.pid, number)
+    assert demo.wait(20) == 130 and not os.path.exists(folder)
+    running = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+    assert folder not in running
 
 
 @pytest.mark.parametrize("args", [["--no-such"], ["--uninstall", "x"]])
