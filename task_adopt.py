@@ -260,9 +260,8 @@ def read_siblings(session: str, folder: str, cwd: str, root: str) -> list[Siblin
         try:
             st = os.lstat(f"{folder}/{name}.jsonl")
             if plain and stat.S_ISREG(st.st_mode) and not os.path.islink(path):
-                high = parse_digits(read_bytes(f"{path}/{HIGH}")[0].strip())
-                known = name, st.st_mtime_ns, read_tasks(path), high
-                found.append(Sibling(*known, NO, "no open task"))
+                n = parse_digits(read_bytes(f"{path}/{HIGH}")[0].strip())
+                found.append(Sibling(name, st.st_mtime_ns, read_tasks(path), n, NO, "no open task"))
         except OSError as e:
             unread = unread if e.errno in (errno.ENOENT, errno.ENOTDIR) else f"{name}: {e.strerror}"
     found.sort(key=lambda s: -s.changed)
@@ -450,6 +449,7 @@ def cmd_setup(verb: str, source: str, target: str) -> str:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         try:
             with open(draft, "xb") as f:
+                os.fchown(f.fileno(), os.stat(path if there else os.path.dirname(path)).st_uid, -1)
                 os.fchmod(f.fileno(), stat.S_IMODE(os.stat(path).st_mode) if there else 0o600)
                 f.write(raw)
                 f.flush()

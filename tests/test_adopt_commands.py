@@ -10,6 +10,7 @@ import sys
 
 import pytest
 from adopt_support import HOOK, NEW, OLD, OTHER, Box, files, snapshot, task
+from support import ABSENT
 
 TOOLS = "CLAUDE_CODE_ENABLE_TODO_TOOLS"
 
@@ -322,6 +323,17 @@ def test_a_link_is_followed_and_the_mode_kept(box):
     box.command("install")
     assert os.path.islink(f"{box.claude}/settings.json") and HOOK in commands(box)
     assert os.stat(f"{box.claude}/real.json").st_mode & 0o7777 == 0o640
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason=f"{ABSENT}root")
+@pytest.mark.parametrize("text", ["{}", ""])
+def test_what_root_writes_stays_its_owners(box, text):
+    os.chown(box.claude, 1234, 1234)
+    if text:
+        write_settings(box, text)
+        os.chown(f"{box.claude}/settings.json", 1234, 1234)
+    assert box.command("install").status == 0
+    assert os.stat(f"{box.claude}/settings.json").st_uid == 1234
 
 
 def test_a_byte_order_mark_is_kept(box):
