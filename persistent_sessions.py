@@ -798,9 +798,27 @@ CONFIG_TYPES: Mapping[str, tuple[type, ...]] = {
     "list": (list,),
 }
 
+# Words that choose a conversation, which is ours to do, and whether a value may follow: Claude
+# 2.1.332 with --continue takes the folder's newest one, live or not, whatever --resume names.
+CHOOSERS = {"--continue": 0, "-c": 0, "--resume": 1, "-r": 1, "--session-id": 1, "--from-pr": 1}
+
+
+def choose_own_args(words: Sequence[str]) -> tuple[str, ...]:
+    """Return a claude's arguments without those that choose its conversation."""
+    kept: list[str] = []
+    value = False
+    for word in words:
+        flag, equals, _ = word.partition("=")
+        its, value = value and word[:1] != "-", False
+        if flag in CHOOSERS:
+            value = bool(CHOOSERS[flag]) and not equals
+        elif not its:
+            kept.append(word)
+    return tuple(kept)
+
 
 def parse_config(text: str) -> tuple[dict[str, object], tuple[str, ...]]:
-    """Return config.json as {"group.key": value} and a warning for each unknown key.
+    """Return config.json as {"group.key": value} and a warning for what does not count.
 
     Raises Failure for what does not parse and for a value of a wrong type.
     """
@@ -825,6 +843,9 @@ def parse_config(text: str) -> tuple[dict[str, object], tuple[str, ...]]:
             if kind == "list" and isinstance(value, list):
                 good = all(map(is_word, value))
                 value = tuple(value)
+                if good and name != "notify.command" and choose_own_args(value) != value:
+                    why = "what chooses a conversation is left out"
+                    unknown.append(f"config.json: {name!r}: {why}")
             if not good or (isinstance(value, str) and not is_word(value)):
                 raise Failure(f"config.json: {name!r} must be a {kind}, not {repr(value)[:80]}")
             values[name] = value
@@ -1340,7 +1361,7 @@ def claude_argv(
     """Return the command line of a session; `name` is "" without Remote Control."""
     remote = ("--remote-control", name) if name else ()
     back = ("--resume", resume) if resume else ()
-    return (binary, *args, *back, *remote, "--settings", settings)
+    return (binary, *choose_own_args(args), *back, *remote, "--settings", settings)
 
 
 def choose_environment(

@@ -203,3 +203,31 @@ def test_a_record_of_an_earlier_boot_files_nothing_for_a_session_that_is_not_the
     assert ps("start").returncode == 0
     assert new_id(2) not in (sessions.state() / "api.id").read_text()
     assert sessions.head_id("api") == api
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--continue"], ["-c"], ["--resume", new_id(2)], [f"-r={new_id(2)}"], ["--session-id", "x"]],
+)
+def test_arguments_choose_no_conversation(ps, api, words):
+    last = "--dangerously-skip-permissions"
+    declare(row("api"), row("web", "api"), claude={"start_args": ["--model", "m", *words, last]})
+    transcript(new_id(2))
+    file_id("web", new_id(2))
+    log = sessions.argv_log()
+    done = ps("start")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("'claude.start_args': what chooses a conversation is left out") == 1
+    given = {r["env"]["PS_SESSION_NAME"]: r["argv"] for r in sessions.launches(log)}
+    kept = {name: words[words.index("--model") : -4] for name, words in given.items()}
+    ids = {"api": new_id(1), "web": new_id(2)}
+    assert kept == {name: ["--model", "m", last, "--resume", ids[name]] for name in ids}
+
+
+def test_a_new_session_takes_up_no_neighbours_conversation(ps, api):
+    declare(row("api"), claude={"open_args": ["--continue"]})
+    transcript(new_id(1), os.environ["HOME"].replace("/", "-") + "-api")
+    assert ps("start").returncode == 0
+    done = ps("open", "--new", "web", cwd=f"{os.environ['HOME']}/api")
+    assert done.returncode == 0 and "web: a new conversation" in done.stderr, done.stderr
+    assert sessions.head_id("api") == new_id(1) != sessions.head_id("web")
