@@ -4379,6 +4379,20 @@ def cmd_hook() -> int:
     return OK
 
 
+def refuse_second(
+    paths: Paths, config: Config, rows: Mapping[str, Spec], spec: Spec, resume: str
+) -> None:
+    """Raise Failure where a `run` that no launch of ours prepared would write what another does."""
+    world = read_world(paths, config, tuple({**rows, spec.name: spec}.values()), records=True)
+    facts = world.facts[spec.name]
+    pid, where = choose_holder(resume, spec.name, world) if resume else (0, "")
+    if facts.run is not None and facts.run_live:
+        pid, where = facts.run.pid, f"session {spec.name!r}"
+    why = f"pid {pid} writes this conversation ({where})" if pid else facts.trouble
+    if why or (resume and world.unclear):
+        raise Failure(f"run: {spec.name}: {why or world.unclear}", hint=f"{PROG} list")
+
+
 def cmd_run(argv: Sequence[str]) -> int:
     """Run one session in this pane: NAME [ID] [--job FILE]."""
     words = list(argv)
@@ -4403,7 +4417,9 @@ def cmd_run(argv: Sequence[str]) -> int:
     else:
         make_state(paths)
         config, _, _ = load_config(paths)
-        spec = read_copies(paths).get(name, Spec(name, os.getcwd()))
+        rows = read_copies(paths)
+        spec = rows.get(name, Spec(name, os.getcwd()))
+        refuse_second(paths, config, rows, spec, resume)
         binary, _ = find_claude(paths, config)
         job = session_job(paths, config, spec, resume, binary)
         kept = {k: v for k, v in os.environ.items() if k in TERMINAL_OWN}

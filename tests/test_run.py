@@ -203,6 +203,20 @@ def test_run_refuses_what_it_cannot_run(ps, words):
     assert done.returncode == 2 and done.stderr.startswith("persistent-sessions: ")
 
 
+def test_run_by_hand_makes_no_second_writer(ps, api):
+    kept = sessions.pairs("api", "run")
+    writes = "persistent-sessions: run: {}: pid {} writes this conversation ({})\n"
+    for words in (["api"], ["api", api]):
+        done = ps("run", *words)
+        assert done.returncode == 1
+        assert done.stderr.startswith(writes.format("api", kept["pid"], "session 'api'"))
+    done = ps("run", "web", api)
+    assert done.returncode == 1
+    assert done.stderr.startswith(writes.format("web", kept["claude"], "in tmux session 'api'"))
+    assert [*sessions.claudes()] == [int(kept["claude"])]
+    assert sessions.pairs("api", "run") == kept and not (state() / "web.run").exists()
+
+
 def test_a_renamed_session_keeps_its_conversation_under_the_new_name(ps, api, tmux):
     tmux("rename-session", "-t", "=api", "new")
     old = head_id("api")
