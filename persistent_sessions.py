@@ -4279,13 +4279,14 @@ def read_payload(wait: float) -> dict[str, object]:
     A caller may write slowly, never close its end, or send nothing.
     """
     parts: list[bytes] = []
-    deadline = time.monotonic() + wait
+    deadline, left = time.monotonic() + wait, 1 << 24
     poll = select.poll()
     poll.register(0, select.POLLIN)
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline and left > 0:
         if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
             break
         part = os.read(0, 65536)
+        left -= len(part)
         parts.append(part)
         if not part or part.rstrip().endswith(b"}"):
             try:
