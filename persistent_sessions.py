@@ -266,9 +266,11 @@ class Paths(NamedTuple):
         home = environ.get("HOME", "")
         if not home.startswith("/"):
             raise Failure("HOME is not set", hint="export HOME=~")
-        state = environ.get("XDG_STATE_HOME") or f"{home}/.local/state"
-        config = environ.get("XDG_CONFIG_HOME") or f"{home}/.config"
-        claude = claude_home(environ)
+        state, config = (
+            environ[key] if environ.get(key, "").startswith("/") else f"{home}/{usual}"
+            for key, usual in (("XDG_STATE_HOME", ".local/state"), ("XDG_CONFIG_HOME", ".config"))
+        )  # the XDG specification has a relative path ignored
+        claude = os.path.abspath(claude_home(environ))
         beside = claude if environ.get("CLAUDE_CONFIG_DIR") else home
         return cls(
             home,
@@ -772,16 +774,16 @@ def parse_rows(
 
 # Every key of config.json: its type and default.  A value of another type is an error.
 CONFIG_KEYS: Mapping[str, tuple[str, object]] = {
-    "manifest.clone": ("text", ""),
+    "manifest.clone": ("path from /", ""),
     "manifest.ref": ("text", "refs/remotes/origin/main"),
     "manifest.path": ("text", f"{PROG}.tsv"),
-    "manifest.file": ("text", ""),
+    "manifest.file": ("path from /", ""),
     "manifest.fetch": ("flag", None),
     "claude.path": ("text", ""),
     "claude.remote_control": ("flag", True),
     "claude.start_args": ("list", ("--dangerously-skip-permissions",)),
     "claude.open_args": ("list", ()),
-    "tmux.socket": ("text", ""),
+    "tmux.socket": ("path from /", ""),
     "network.wait_s": ("number", 60.0),
     "launch.parallel": ("number", 0.0),
     "launch.verify_s": ("number", 30.0),
@@ -793,6 +795,7 @@ CONFIG_KEYS: Mapping[str, tuple[str, object]] = {
 }
 CONFIG_TYPES: Mapping[str, tuple[type, ...]] = {
     "text": (str,),
+    "path from /": (str,),  # another one is a different file in each folder; ~ is not expanded
     "flag": (bool,),
     "number": (int, float),
     "list": (list,),
@@ -840,6 +843,8 @@ def parse_config(text: str) -> tuple[dict[str, object], tuple[str, ...]]:
             good = isinstance(value, CONFIG_TYPES[kind])
             if kind == "number":
                 good = good and not isinstance(value, bool) and 0 <= float(str(value)) < 1e9
+            if kind == "path from /":
+                good = good and str(value)[:1] in ("", "/")
             if kind == "list" and isinstance(value, list):
                 good = all(map(is_word, value))
                 value = tuple(value)

@@ -226,12 +226,14 @@ def test_a_folder_of_the_same_name_gets_no_conversation_of_another(ps, pair, tmu
     assert kept == [f"{pair[0]}\n"]
 
 
-def test_a_session_with_a_config_folder_of_its_own_is_not_begun_anew(ps, claude, home):
+@pytest.mark.parametrize("named", ["whole", "from its folder"])
+def test_a_session_with_a_config_folder_of_its_own_is_not_begun_anew(ps, claude, home, named):
     sessions.configure()
     (home / "work").mkdir()
     (home / ".claude/projects").mkdir(parents=True)
     alt = {"CLAUDE_CONFIG_DIR": str(home / "alt")}
-    assert ps("open", cwd=home / "work", env=alt).returncode == 0
+    given = alt if named == "whole" else {"CLAUDE_CONFIG_DIR": "../alt"}
+    assert ps("open", cwd=home / "work", env=given).returncode == 0
     sessions.prompt("work", "hello")
     first = head_id("work")
     os.kill(sessions.agent("work"), signal.SIGKILL)

@@ -203,6 +203,7 @@ BROKEN = [
     '{"claude": {"start_args": "x"}}',
     "\0",
     '{"network":{"wait_s":-1}}',
+    '{"tmux":{"socket":"~/s"}}',
 ]
 
 

@@ -367,6 +367,17 @@ def test_a_session_runs_in_its_own_folder_wherever_start_was_called(ps, claude):
     assert sessions.launches(log)[0]["cwd"] == os.path.expanduser("~/deep folder/x'y")
 
 
+def test_folders_of_ours_that_are_not_absolute_are_the_usual_ones(ps, claude, home):
+    declare(row("api"))
+    for folder in ("one", "other"):
+        (home / folder).mkdir()
+        named = {"XDG_STATE_HOME": "state", "XDG_CONFIG_HOME": "conf"}
+        done = ps("start", env=named, cwd=home / folder)
+        assert done.returncode == 0, done.stderr
+        assert os.listdir(home / folder) == []
+    assert len(sessions.claudes()) == 1 and (state() / "api.run").exists()
+
+
 @pytest.mark.parametrize("folder", ["a;", "#{host}", "$HOME", "it's", "ünï", "-x", "a\\b", 'q"q'])
 def test_odd_folders_are_entered_as_they_are(ps, claude, folder):
     log = sessions.argv_log()
