@@ -354,6 +354,10 @@ class Event(NamedTuple):
     pid: int
     name: str  # the session's tmux name at that moment
 
+    def is_of(self, run: Supervisor) -> bool:
+        """Tell whether it was fired in a run; the clock may have been set back since that began."""
+        return self.at >= run.at or self.pid == run.claude > 0
+
 
 class Ending(NamedTuple):
     """How a session's claude ended; status and signal are kept apart."""
@@ -1087,7 +1091,7 @@ def choose_witnesses(spec: Spec, facts: Facts, records: Iterable[Record]) -> tup
         # Equal boots give equal pids and times: what was written before this run is not its own.
         new = [r for r in records if r.seen >= run.at]
         own = [r.session_id for r in new if r.pid == run.claude and r.start == run.claude_start]
-        noted = event is not None and event.at >= run.at
+        noted = event is not None and event.is_of(run)
         if noted and event is not None and event.name != spec.name:
             hooked = (event.session_id, *hooked)  # it was filed under the name it has in tmux
         fired = facts.ids_at >= run.at or noted
@@ -1149,7 +1153,7 @@ def choose_holder(session_id: str, name: str, world: World) -> tuple[int, str]:
         run, event = facts.run, facts.event
         if other == name or run is None or not facts.run_live:
             continue
-        current = event.session_id if event is not None and event.at >= run.at else run.resume
+        current = event.session_id if event is not None and event.is_of(run) else run.resume
         if session_id == (current or run.resume):
             return run.pid, f"session {other!r}"
     return 0, ""
@@ -3756,7 +3760,7 @@ def classify_launch(
         return ""
     if not lives:
         return "dead"
-    fired = event is not None and event.event == "SessionStart" and event.at >= run_.at
+    fired = event is not None and event.event == "SessionStart" and event.is_of(run_)
     if fired and event is not None:
         if event.why == "fork" or decision.resume in ("", event.session_id):
             return "up"  # --fork-session among the arguments gives another id on purpose
@@ -4130,13 +4134,13 @@ def own_pane() -> tuple[str, str]:
     return (socket, os.environ.get("TMUX_PANE", "")) if socket else ("", "")
 
 
-def read_event(paths: Paths, name: str, since: float) -> Event | None:
+def read_event(paths: Paths, name: str, run_: Supervisor) -> Event | None:
     """Return the last hook event of a session if it is of this run."""
     try:
         event = parse_event(read_state(paths.of(name, "event")))
     except Failure:
         return None
-    return event if event is not None and event.at >= since else None
+    return event if event is not None and event.is_of(run_) else None
 
 
 def current_name(paths: Paths, name: str) -> str:
@@ -4163,9 +4167,9 @@ def read_copies(paths: Paths) -> dict[str, Spec]:
 def note_run(paths: Paths, name: str, run_: Supervisor) -> None:
     """Write the .run file; a session that cannot be recorded still runs, and says so."""
     try:
-        write_atomic(paths.of(name, "run"), format_supervisor(run_))
         if not run_.claude:
             remove(paths.of(name, "event"))  # an earlier run's: this one's shows that hooks work
+        write_atomic(paths.of(name, "run"), format_supervisor(run_))
     except OSError as e:
         tell(f"{name}: this run is not recorded: {e.strerror}", 4)
 
@@ -4209,10 +4213,12 @@ def note_retired(paths: Paths, names: Iterable[str], directory: str) -> None:
 def conclude(paths: Paths, name: str, ending: Ending, run_: Supervisor, directory: str) -> None:
     """Write how a session ended; what cannot be written does not keep the rest from it."""
     now = time.time()
-    event = read_event(paths, name, run_.at)
+    up = time.clock_gettime(time.CLOCK_BOOTTIME)  # the wall's clock is set while sessions run
+    lasted = up - int(run_.start) / os.sysconf("SC_CLK_TCK")
+    event = read_event(paths, name, run_)
     steps: list[Callable[[], object]] = [
         lambda: write_atomic(paths.of(name, "exit"), format_ending(ending, iso(now))),
-        lambda: note_health(paths, name, ending, now - run_.at, now),
+        lambda: note_health(paths, name, ending, lasted, now),
     ]
     if ending.deliberate:
         names = dict.fromkeys((name, event.name if event else ""))
@@ -4247,14 +4253,14 @@ def run_session(paths: Paths, name: str, resume: str, job: Job, path: str) -> in
 
     def look() -> bool:
         seen[0] = seen[0] or os.path.exists(record)
-        return seen[0] or read_event(paths, name, at) is not None
+        return seen[0] or read_event(paths, name, run_) is not None
 
     def settle() -> float:
-        return SETTLE if read_event(paths, current_name(paths, name), at) is None else 0.0
+        return SETTLE if read_event(paths, current_name(paths, name), run_) is None else 0.0
 
     code, outside = supervise(pid, tty, wakeups, look, settle)
     name = current_name(paths, name)
-    event = read_event(paths, name, at)
+    event = read_event(paths, name, run_)
     ended = (
         event is not None and event.event == "SessionEnd" and event.why not in ("clear", "resume")
     )
@@ -5579,15 +5585,8 @@ def fetch(config: Config) -> None:
         if parts[2] in remotes and not parts[2].startswith("-"):
             spec = f"+refs/heads/{parts[3]}:{config.ref}"
             quiet = ("--quiet", "--no-tags", "--no-recurse-submodules", "--no-auto-maintenance")
-            git(
-                config.clone,
-                "fetch",
-                *quiet,
-                parts[2],
-                spec,
-                owner=os.getuid(),
-                timeout=FETCH_TIMEOUT,
-            )
+            argv = ("fetch", *quiet, parts[2], spec)
+            git(config.clone, *argv, owner=os.getuid(), timeout=FETCH_TIMEOUT)
     except (OSError, Failure) as e:
         tell(f"the manifest could not be fetched: {e}", 4)
 
@@ -5988,9 +5987,7 @@ def cmd_open(name: str = "", resume: str | None = None, new: bool = False) -> in
     world = take_world(start_, records=True, insist=(spec.name,))
     run_ = world.facts[spec.name].run
     if run_ is not None and not run_.pane and world.facts[spec.name].run_live:
-        with_lock(
-            paths, lambda: None
-        )  # somebody is launching it and holds the lock until it is there
+        with_lock(paths, lambda: None)  # who is launching it holds the lock until it is there
         world = take_world(start_, records=True, insist=(spec.name,))
     decision = next(d for d in plan(world) if d.spec.name == spec.name)
     if resume:

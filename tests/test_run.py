@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 import sessions
@@ -201,6 +202,34 @@ def test_the_status_of_claude_is_the_status_of_run(home, claude):
 def test_run_refuses_what_it_cannot_run(ps, words):
     done = ps("run", *words)
     assert done.returncode == 2 and done.stderr.startswith("persistent-sessions: ")
+
+
+def with_clock(home, code):
+    """Return the program with something done to its clock first."""
+    copy = home / "program.py"
+    text = Path(support.SESSIONS).read_text()
+    copy.write_text(text.replace("import time\n", f"import time\nclock = time.time\n{code}\n", 1))
+    return support.Program(str(copy))
+
+
+def test_a_clock_that_is_set_back_ends_no_session(home, claude):
+    code = "if sys.argv[1:2] != ['run']: time.time = lambda: clock() - 7200"
+    declare(row("api"))
+    assert with_clock(home, code)("start").returncode == 0
+    sessions.prompt("api", "hello")
+    os.kill(sessions.agent("api"), signal.SIGINT)
+    assert support.wait_until(lambda: sessions.pairs("api", "exit"))
+    assert sessions.pairs("api", "exit")["reason"] == "other"
+    assert not (state() / "api.retired").exists()
+
+
+def test_a_clock_that_is_set_is_no_time_that_passed(home, claude):
+    code = "moments = [100.0] * (sys.argv[1:2] == ['run'])\n"
+    code += "time.time = lambda: moments.pop() if moments else clock()"
+    sessions.knob(exit=1)
+    declare(row("api"))
+    assert with_clock(home, code)("start").returncode == 1
+    assert sessions.pairs("api", "health")["failures"] == "1"
 
 
 def test_run_by_hand_makes_no_second_writer(ps, api):
