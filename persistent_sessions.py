@@ -6211,18 +6211,12 @@ def cmd_trust(name: str) -> int:
         raise Failure(f"{name}: {why}: answer it yourself", hint=f"{PROG} attach {name}")
     changed = trust_folder(paths, decision.spec.directory)
     tell(f"{name}: {decision.spec.directory} {'is now' if changed else 'was already'} trusted")
-    screen = next(
-        (
-            world.screens[p.key]
-            for p in world.panes
-            if p.pane_id == decision.pane and p.key in world.screens
-        ),
-        None,
-    )
-    if decision.verdict == BLOCKED and screen is not None and not screen.consent:
-        raise Failure(f"{name}: {screen.label} is not ours to answer", hint=f"{PROG} attach {name}")
     if decision.verdict == BLOCKED:
-        pane = next(p for p in world.panes if p.pane_id == decision.pane)
+        pane = world.by_pid[decision.pid][0]  # its id alone may be that of a pane on another server
+        screen = world.screens[pane.key]
+        if not screen.consent:
+            why = f"{screen.label} is not ours to answer"
+            raise Failure(f"{name}: {why}", hint=f"{PROG} attach {name}")
         for label in give_consent(Tmux(pane.socket), pane.pane_id, time.monotonic() + 30):
             tell(f"{name}: answered {label}")
     world = take_world(start_)

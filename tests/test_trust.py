@@ -99,6 +99,21 @@ def test_trust_answers_the_warning_by_its_text(ps, held):
 
 
 @pytest.mark.tmux
+def test_trust_answers_no_pane_of_another_server(ps, claude, home):
+    rows = (row("api"), row("web"))
+    for name in ("api", "web"):
+        declare(*rows, trust={"open": False}, tmux={"socket": str(home / f"{name}.tmux")})
+        path = home / ".config" / sessions.NAME / f"settings.{name}.json"
+        path.write_text('{"skipDangerousModePermissionPrompt": false}')
+        assert ps("start", name).returncode == 1
+    assert sessions.pairs("api", "run")["pane"] == sessions.pairs("web", "run")["pane"]
+    done = ps("trust", "api")
+    assert done.returncode == 0, done.stderr
+    states = {name: r["state"] for name, r in sessions.listed(ps).items()}
+    assert states == {"api": "LIVE", "web": "BLOCKED"}
+
+
+@pytest.mark.tmux
 def test_trust_answers_both_prompts_in_turn(ps, claude, home):
     configure(trust={"open": False}, claude={"open_args": ["--dangerously-skip-permissions"]})
     (home / "work").mkdir()
