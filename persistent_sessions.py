@@ -2985,7 +2985,8 @@ def read_world(
     names = {spec.name for spec in specs}
     gone = sorted(n[:-8] for n in listing if n.endswith(".retired") and n[:-8] not in names)
     gone = [name for name in gone if not classify_name(name)]
-    retired = physical(filter(None, (read_retired(paths, name) for name in gone)))
+    marks = (read_retired(paths, name) for name in gone)
+    retired = physical(spec for spec in marks if spec and spec.directory)
     facts = {
         s.name: read_facts(paths, s.name, s.directory, listing, boot) for s in (*specs, *retired)
     }
@@ -2999,7 +3000,7 @@ def read_world(
     unseen = runs.difference(p.pid for p in panes)
     return World(
         tuple(specs),
-        tuple(r for r in retired if r.directory),
+        retired,
         facts,
         panes,
         index_panes(panes),
@@ -5484,7 +5485,7 @@ def revive(start_: Start, names: Sequence[str]) -> Start:
         spec = specs.get(name) or parse_retired(name, read_state(path))
         if not spec.directory:
             raise Failure(
-                f"{name}: its directory is not known", hint=f"cd DIR && {PROG} open {name}"
+                f"{name}: its directory is not known", hint=f"cd DIR && {PROG} open --new {name}"
             )
 
         def act(spec: Spec = spec, path: str = path) -> None:
@@ -5922,6 +5923,8 @@ def take_opened(start_: Start, world: World, name: str, new: bool) -> tuple[Star
     retired = False
     if new or spec is None:
         spec = reserve(start_, directory, name, world)
+        retired = os.path.exists(start_.paths.of(spec.name, "retired"))  # it named no directory
+        with_lock(start_.paths, lambda: remove(start_.paths.of(spec.name, "retired")))
     elif os.path.exists(start_.paths.of(spec.name, "retired")):
         start_, retired = revive(start_, [spec.name]), True
     others = [s for s in start_.specs if s.name != spec.name]

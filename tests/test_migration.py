@@ -65,6 +65,21 @@ def test_what_was_ended_stays_ended_and_can_be_brought_back(ps, older):
     assert ps("start", "ended").returncode == 0 and head_id("ended") == new_id(3)
 
 
+def test_an_end_whose_folder_nobody_wrote_down_stands_in_no_folders_way(ps, claude, home):
+    sessions.configure()
+    sessions.file_id("gone", new_id(5))
+    sessions.transcript(new_id(5))
+    (state() / "gone.retired").touch()  # its row was dropped before marks held one
+    assert sessions.listed(ps) == {}
+    for name in ("work", "gone"):
+        (home / name).mkdir()
+        done = ps("open", cwd=home / name)
+        assert done.returncode == 0 and f"{name}: a new conversation" in done.stderr, done.stderr
+    assert not (state() / "gone.retired").exists()
+    assert support.wait_until(lambda: head_id("gone") != new_id(5))
+    assert new_id(5) in (state() / "gone.id").read_text()
+
+
 def test_an_id_of_no_session_is_kept_in_the_attic(ps, older):
     install(ps)
     assert not (state() / "nobody.id").exists()
