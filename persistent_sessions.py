@@ -3702,9 +3702,8 @@ def launch(
     meanwhile is left alone.
     Returns those launched, tmux's complaints and a warning.  Raises Failure.
     """
-    tmux = Tmux(socket)
+    tmux, folder = Tmux(socket), job_folder(paths)
     make_socket_folder(socket)
-    folder = job_folder(paths)
     launched: list[Decision] = []
     written: list[str] = []
     said = ["", ""]
@@ -3714,11 +3713,13 @@ def launch(
         panes = tmux.panes()
         lines = []
         opened = {spec.name for spec in read_registry(paths)[0]}
+        now = World((), records=read_records(paths.claude)[0])
         for d in decisions:
             facts = read_facts(paths, d.spec.name, d.spec.directory, listing, boot)
             if facts.run_live or facts.trouble or not (d.spec.declared or d.spec.name in opened):
                 continue
-            if os.path.exists(paths.of(d.spec.name, "retired")):  # its supervisor's last act
+            ended = os.path.exists(paths.of(d.spec.name, "retired"))  # its supervisor's last act
+            if ended or choose_holder(d.resume, d.spec.name, now)[0]:
                 continue
             job = f"{folder}/.{d.spec.name}.job.{os.getpid()}.0.tmp"  # see sweep
             written.append(job)
@@ -5515,6 +5516,12 @@ def read_unlaunched(paths: Paths, decision: Decision, complaint: str) -> Outcome
         held = decide_foreign(decision.spec, MADE_FIRST)
         return Outcome(held, False, held.why)
     ended = os.path.exists(paths.of(decision.spec.name, "retired"))
+    run_ = parse_supervisor(read_state(paths.of(decision.spec.name, "run")))
+    now = World((), records=read_records(paths.claude)[0])
+    pid, where = choose_holder(decision.resume, decision.spec.name, now)
+    if pid and not (run_ and supervisor_lives(run_, boot_id())):
+        held = decision._replace(verdict=HELD, hint=f"ps -fp {pid}")
+        return Outcome(held, False, f"pid {pid} writes this conversation ({where})")
     new = decision._replace(verdict=RETIRED if ended else LIVE)
     return Outcome(new, True, f"{'ended' if ended else 'launched'} meanwhile")
 
@@ -5931,7 +5938,7 @@ def take_opened(start_: Start, world: World, name: str, new: bool) -> tuple[Star
     return start_._replace(specs=(*others, spec)), spec, retired
 
 
-def show_opened(start_: Start, decision: Decision, socket: str, launched: bool) -> int:
+def show_opened(start_: Start, decision: Decision, socket: str) -> int:
     """Attach the terminal to a session just launched, or without one see it come up."""
     name, paths = decision.spec.name, start_.paths
     if not (os.isatty(0) and os.isatty(1)):
@@ -5962,10 +5969,12 @@ def launch_opened(start_: Start, decision: Decision, world: World, binary: str) 
     launched, complaint, warning = launch(paths, config, [decision], jobs, socket)
     for line in filter(None, (complaint, warning)):
         tell(line, 4)
-    if spec.name in parse_duplicates(complaint):
-        held = decide_foreign(spec, MADE_FIRST)
-        raise Failure(f"{spec.name}: {held.verdict}: {held.why}", hint=held.hint)
-    return show_opened(start_, decision, socket, bool(launched))
+    if not launched:
+        found = read_unlaunched(paths, decision, complaint)
+        if not found.ok:
+            why = f"{spec.name}: {found.decision.verdict}: {found.why}"
+            raise Failure(why, hint=found.decision.hint)
+    return show_opened(start_, decision, socket)
 
 
 def cmd_open(name: str = "", resume: str | None = None, new: bool = False) -> int:

@@ -231,3 +231,15 @@ def test_a_new_session_takes_up_no_neighbours_conversation(ps, api):
     done = ps("open", "--new", "web", cwd=f"{os.environ['HOME']}/api")
     assert done.returncode == 0 and "web: a new conversation" in done.stderr, done.stderr
     assert sessions.head_id("api") == new_id(1) != sessions.head_id("web")
+
+
+def test_a_conversation_that_is_taken_up_while_others_are_launched_is_left_alone(ps, api, sleeper):
+    declare(row("first"), row("api"), launch={"parallel": 1})
+    sessions.knob(delay=4)
+    start = ps.start("start")
+    assert support.wait_until(lambda: sessions.agent("first"))
+    record(sleeper.pid, api)
+    _, said = start.communicate(timeout=60)
+    why = f"api: HELD: pid {sleeper.pid} writes this conversation (outside tmux)"
+    assert start.returncode == 1 and why in said, said
+    assert set(sessions.panes()) == {"first"}
