@@ -133,6 +133,7 @@ PANE_FIELDS = (
 PANE_FORMAT = "\t".join(f"#{{{field}}}" for field in PANE_FIELDS)
 SAFE_PUNCTUATION = "_-+@,"  # and letters and digits of any script; others change in tmux
 BAD_FIRST = "-.$%@="  # options, and tmux's own ids
+INVISIBLE = "\u00a0\u00ad\u200b\u200c\u200d\u200e\u200f\u202f\u3000"  # no control characters
 
 # What a running Claude Code 2.1.332 puts into the environment of its children.
 AGENT_MARKERS = frozenset(
@@ -716,7 +717,8 @@ def classify_directory(directory: str) -> str:
         return "the directory must be absolute (~ and $HOME are not expanded)"
     if directory != directory.strip():
         return "the directory's name ends in a space, which a row does not keep"
-    return "" if directory.isprintable() else "the directory's name holds control characters"
+    odd = "".join(c for c in directory if not c.isprintable() and c not in INVISIBLE)
+    return "the directory's name holds control characters" if odd else ""
 
 
 def classify_row(name: str, directory: str, fields: int) -> str:

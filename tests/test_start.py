@@ -378,7 +378,10 @@ def test_folders_of_ours_that_are_not_absolute_are_the_usual_ones(ps, claude, ho
     assert len(sessions.claudes()) == 1 and (state() / "api.run").exists()
 
 
-@pytest.mark.parametrize("folder", ["a;", "#{host}", "$HOME", "it's", "ünï", "-x", "a\\b", 'q"q'])
+ODD = ["a;", "#{host}", "$HOME", "it's", "ünï", "-x", "a\\b", 'q"q', "a\xa0b", "می\u200cخواهم"]
+
+
+@pytest.mark.parametrize("folder", ODD)
 def test_odd_folders_are_entered_as_they_are(ps, claude, folder):
     log = sessions.argv_log()
     declare(row("api", folder))
