@@ -1286,9 +1286,8 @@ def decide(spec: Spec, world: World) -> Decision:
     until = choose_rest(facts.health, world.now)
     if until and spec.name not in world.insist:
         minutes = int((until - world.now) // 60) + 1
-        why = (
-            f"ended {facts.health.failures} times right after its launch; next try in {minutes} min"
-        )
+        times = f"ended {facts.health.failures} times right after its launch"
+        why = f"{times}; next try in {minutes} min"
         return Decision(spec, RESTING, resume, why, f"{PROG} logs {spec.name}")
     return Decision(spec, LAUNCH, resume, note)
 
@@ -3792,9 +3791,8 @@ def describe_end(paths: Paths, name: str) -> str:
     ending = read_state(paths.of(name, "exit")).strip()
     lines = [line.strip() for line in read_state(paths.of(name, "screen")).splitlines()]
     last = next((line for line in reversed(lines) if line), "")
-    return (
-        f"it ended at once ({ending.partition(' ')[0] or 'no trace'}{': ' + last if last else ''})"
-    )
+    how = ending.partition(" ")[0] or "no trace"
+    return f"it ended at once ({how}{': ' + last if last else ''})"
 
 
 def judge(
@@ -5487,9 +5485,8 @@ def revive(start_: Start, names: Sequence[str]) -> Start:
             continue
         spec = specs.get(name) or parse_retired(name, read_state(path))
         if not spec.directory:
-            raise Failure(
-                f"{name}: its directory is not known", hint=f"cd DIR && {PROG} open --new {name}"
-            )
+            hint = f"cd DIR && {PROG} open --new {name}"
+            raise Failure(f"{name}: its directory is not known", hint=hint)
 
         def act(spec: Spec = spec, path: str = path) -> None:
             if not spec.declared:
@@ -5877,9 +5874,8 @@ def trust_opened(paths: Paths, config: Config, directory: str) -> None:
         return
     try:
         if trust_folder(paths, directory):
-            below = (
-                " and every folder below it" if directory == os.path.realpath(paths.home) else ""
-            )
+            home = os.path.realpath(paths.home)
+            below = " and every folder below it" if directory == home else ""
             tell(f"Claude now trusts {directory}{below} (trust.open: false turns this off)")
     except Failure as e:
         tell(f"{directory} is not trusted beforehand: {e}", 4)
@@ -5903,9 +5899,8 @@ def plan_resume(
     if wished:
         pid, where = choose_holder(wished, decision.spec.name, world)
         if pid:
-            return decision._replace(
-                verdict=HELD, why=f"pid {pid} writes this conversation ({where})"
-            )
+            why = f"pid {pid} writes this conversation ({where})"
+            return decision._replace(verdict=HELD, why=why)
         return Decision(decision.spec, LAUNCH, wished)
     if decision.verdict == UNKNOWN and world.no_projects and decision.why == world.no_projects:
         # Claude makes the folder at the first prompt ever; a plain claude would not mind either.
@@ -5947,13 +5942,11 @@ def show_opened(start_: Start, decision: Decision, socket: str) -> int:
         until = time.monotonic() + start_.config.verify
         outcome = watch(paths, {name: decision}, socket, until).get(name)
         if outcome is None:
-            raise Failure(
-                f"{name}: not up after {start_.config.verify:g} s", hint=f"{PROG} attach {name}"
-            )
+            why = f"{name}: not up after {start_.config.verify:g} s"
+            raise Failure(why, hint=f"{PROG} attach {name}")
         if not outcome.ok:
-            raise Failure(
-                f"{name}: {outcome.decision.verdict}: {outcome.why}", hint=outcome.decision.hint
-            )
+            why = f"{name}: {outcome.decision.verdict}: {outcome.why}"
+            raise Failure(why, hint=outcome.decision.hint)
         tell(f"{name}: {outcome.why}")
     panes, blind = read_panes((socket,))
     if not any(p.session == name for p in panes):
@@ -6018,6 +6011,13 @@ def cmd_open(name: str = "", resume: str | None = None, new: bool = False) -> in
     socket, shown = shown_name(spec, world)
     if not shown:
         raise Failure(f"{spec.name}: {decision.why}", hint=f"{PROG} list")
+    facts = world.facts[spec.name]
+    if facts.run and facts.run_live and facts.run.claude and not name:
+        pids = (facts.run.pid, facts.run.claude)
+        there = [os.path.realpath(f"/proc/{pid}/cwd") for pid in pids]
+        if spec.directory not in there and os.path.isdir(there[0]):
+            why = f"it lives in {there[0]}, not here"
+            raise Failure(f"{spec.name}: {why}", hint=f"{PROG} open --new")
     return attach(socket, shown)
 
 
@@ -6028,9 +6028,8 @@ def ask_name(names: Sequence[str]) -> str:
     if not names:
         raise Failure("no session is live", hint=f"{PROG} start")
     if not (os.isatty(0) and os.isatty(2)):
-        raise Failure(
-            f"attach: which one: {', '.join(names)}", hint=f"{PROG} attach NAME", status=USAGE
-        )
+        why = f"attach: which one: {', '.join(names)}"
+        raise Failure(why, hint=f"{PROG} attach NAME", status=USAGE)
     for at, each in enumerate(names, 1):
         say(f"{at:3}  {each}")
     sys.stderr.write("number: ")
@@ -6062,10 +6061,8 @@ def cmd_attach(name: str = "") -> int:
     if not shown:
         raise Failure(f"{name}: its terminal is gone", hint=f"{PROG} list")
     if not (os.isatty(0) and os.isatty(1)) and not os.environ.get("TMUX"):
-        raise Failure(
-            f"{name}: attach needs a terminal",
-            hint=f"tmux -S {socket} capture-pane -p -t ={shown}:",
-        )
+        hint = f"tmux -S {socket} capture-pane -p -t ={shown}:"
+        raise Failure(f"{name}: attach needs a terminal", hint=hint)
     return attach(socket, shown)
 
 

@@ -239,6 +239,18 @@ def test_where_claude_never_kept_a_conversation_a_person_gets_a_new_one(ps, work
     assert done.returncode == 0 and "a new conversation" in done.stderr
 
 
+def test_a_session_that_lives_in_another_folder_is_not_shown_as_this_one_s(ps, claude, home):
+    declare(row("api", "one"))
+    assert ps("start").returncode == 0
+    declare(row("api", "two"))
+    done = ps("open", cwd=home / "two")
+    assert done.returncode == 1 and f"api: it lives in {home}/one, not here" in done.stderr
+    assert ps("open", "api", cwd=home / "two").returncode == 0
+    (home / "two").rmdir()
+    (home / "one").rename(home / "two")
+    assert ps("open", cwd=home / "two").returncode == 0
+
+
 @pytest.mark.parametrize("folder", ["b\nc", "d\te", "x\x01", "\udcff"])
 def test_a_folder_that_no_row_can_hold_is_refused(ps, claude, home, folder):
     configure()
