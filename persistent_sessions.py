@@ -1156,7 +1156,8 @@ def choose_holder(session_id: str, name: str, world: World) -> tuple[int, str]:
         if other == name or run is None or not facts.run_live:
             continue
         current = event.session_id if event is not None and event.is_of(run) else run.resume
-        if session_id == (current or run.resume):
+        filed = facts.ids[:1] if facts.ids_at >= run.at else ()  # an end may be noted after a start
+        if session_id in (current or run.resume, *filed):
             return run.pid, f"session {other!r}"
     return 0, ""
 

@@ -186,6 +186,17 @@ def test_a_live_supervisor_holds_the_id_it_was_asked_for():
     assert first.verdict == "HELD" and "'web'" in first.why
 
 
+def test_a_late_note_of_an_end_gives_up_no_conversation():
+    web = Spec("web", "/srv/web")
+    late = Event("SessionEnd", B, "clear", 60.0, 101, "web")
+    facts = {
+        "api": Facts(ids=(A,)),
+        "web": Facts(ids=(A, B), ids_at=60.0, run=RUN, run_live=True, event=late),
+    }
+    first, _ = program.plan(world(API, web, facts=facts, transcripts={A: True}))
+    assert first.verdict == "HELD" and "'web'" in first.why
+
+
 ENDINGS = [
     ({"reason": "prompt_input_exit"}, True),
     ({"reason": "other"}, False),
