@@ -3942,13 +3942,13 @@ def heard(fd: int) -> bytes:
     return b"".join(parts)
 
 
-def exec_command(program: str, argv: Sequence[str]) -> None:
+def exec_command(program: str, argv: Sequence[str]) -> NoReturn:
     """Be replaced by a command, by sh for a script that names nothing, as execvp(3) does.
 
     Raises OSError.
     """
     try:
-        os.execvp(program, argv)
+        os.execvp(program, list(argv))
     except OSError as e:  # not for a damaged binary, which sh would take for words
         if e.errno != errno.ENOEXEC or b"\0" in os.read(open_file(program), 128):
             raise
@@ -5828,7 +5828,7 @@ def read_directory(claude: str, session_id: str) -> str:
 def to_attic(paths: Paths, name: str) -> None:
     """Move an .id file to the attic: an id is never deleted by us.  Raises OSError."""
     os.makedirs(f"{paths.state}/attic", mode=0o700, exist_ok=True)
-    os.rename(paths.of(name, "id"), f"{paths.state}/attic/{name}.{int(time.time())}.id")
+    os.rename(paths.of(name, "id"), f"{paths.state}/attic/{name}.{time.time_ns()}.id")
 
 
 def set_aside(paths: Paths, name: str, directory: str) -> None:

@@ -11,6 +11,8 @@ import sessions
 import support
 from sessions import configure, head_id, new_id, state
 
+import persistent_sessions as program
+
 pytestmark = pytest.mark.tmux
 
 
@@ -116,3 +118,12 @@ def test_a_second_installation_changes_nothing(ps, older):
     kept = {p.name: p.read_bytes() for p in state().iterdir() if p.is_file()}
     install(ps)
     assert {p.name: p.read_bytes() for p in state().iterdir() if p.is_file()} == kept
+
+
+def test_two_ids_of_one_name_are_kept_in_the_attic_both(home):
+    paths = program.Paths.from_env(os.environ)
+    for number in (1, 2):
+        sessions.file_id("api", new_id(number))
+        program.to_attic(paths, "api")
+    kept = sorted(path.read_text() for path in (state() / "attic").iterdir())
+    assert kept == [f"{new_id(1)}\n", f"{new_id(2)}\n"]

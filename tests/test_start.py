@@ -378,7 +378,7 @@ def test_folders_of_ours_that_are_not_absolute_are_the_usual_ones(ps, claude, ho
     assert len(sessions.claudes()) == 1 and (state() / "api.run").exists()
 
 
-ODD = ["a;", "#{host}", "$HOME", "it's", "ünï", "-x", "a\\b", 'q"q', "a\xa0b", "می\u200cخواهم"]
+ODD = ["a;", "#{host}", "$HOME", "it's", "ünï", "-x", "a\\b", 'q"q', "a\xa0b", "a\u200cb"]
 
 
 @pytest.mark.parametrize("folder", ODD)
