@@ -5586,12 +5586,13 @@ def fetch(config: Config) -> None:
     try:
         if not config.clone or config.fetch is False or os.stat(config.clone).st_uid != os.getuid():
             return
-        parts = config.ref.split("/", 3)
+        ref = config.ref if config.ref.startswith("refs/") else f"refs/remotes/{config.ref}"
+        parts = ref.split("/", 3)  # git reads "origin/main" too
         if parts[:2] != ["refs", "remotes"] or len(parts) != 4:
             return
         remotes = git(config.clone, "remote", owner=os.getuid()).split()
         if parts[2] in remotes and not parts[2].startswith("-"):
-            spec = f"+refs/heads/{parts[3]}:{config.ref}"
+            spec = f"+refs/heads/{parts[3]}:{ref}"
             quiet = ("--quiet", "--no-tags", "--no-recurse-submodules", "--no-auto-maintenance")
             argv = ("fetch", *quiet, parts[2], spec)
             git(config.clone, *argv, owner=os.getuid(), timeout=FETCH_TIMEOUT)

@@ -26,8 +26,9 @@ def test_the_manifest_is_what_the_remote_branch_says(ps, home):
     assert names(ps)[0] == ["api"] and names(ps)[1].returncode == 0
 
 
-def test_a_merged_row_is_there_after_a_fetch_and_no_command_waits_for_it(ps, home):
-    clone(row("api") + "\n")
+@pytest.mark.parametrize("ref", ["refs/remotes/origin/main", "origin/main"])
+def test_a_merged_row_is_there_after_a_fetch_and_no_command_waits_for_it(ps, home, ref):
+    configure(manifest={"clone": str(clone(row("api") + "\n")), "ref": ref})
     commit(home / "upstream", row("api") + "\n" + row("web") + "\n")
     assert names(ps)[0] == ["api"]
     ps("start", env={"PS_UNIT": "1", "PATH": "/usr/bin:/bin"})
