@@ -87,10 +87,15 @@ need_packages() {
 # ---- Files ----------------------------------------------------------------
 
 # Replace TARGET by a copy of SOURCE at one blow: what runs at that moment has the old file or the
-# new one.  A link is followed, so that a home kept by links keeps them.
+# new one.  A link is followed, so that a home kept by links keeps them; a unit that its user masked
+# is a link to /dev/null, which root could replace.
 put() { # SOURCE TARGET MODE
     target=$2
     [ ! -L "$target" ] || target=$(readlink -f "$target")
+    if [ -e "$target" ] && [ ! -f "$target" ]; then
+        [ "$target" != /dev/null ] || warn "hint: systemctl --user unmask ${2##*/}"
+        die "$target, where $2 is to be, is no file"
+    fi
     if cmp -s "$1" "$target" && [ "$(stat -c %a "$target")" = "$3" ]; then
         say "unchanged $2"
         return

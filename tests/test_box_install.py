@@ -62,6 +62,15 @@ def test_root_installs_a_missing_package_after_saying_so(box):
     assert box.exists(f"/root/.local/bin/{NAME}")
 
 
+def test_a_masked_unit_is_named_and_what_hides_it_stays(ann):
+    ann.systemctl("mask", TIMER)
+    done = ann.run(f"{CLONE}/install.sh", check=False)
+    assert done.returncode == 1
+    assert f"install.sh: hint: systemctl --user unmask {TIMER}\n" in done.stderr
+    ann.systemctl("unmask", TIMER)
+    assert ann.install().returncode == 0
+
+
 @pytest.fixture
 def newcomer(machine):
     """Return somebody with a new account: no linger, a manager only while logged in."""

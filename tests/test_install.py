@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 
 import pytest
@@ -115,6 +116,26 @@ def test_a_link_in_the_home_stays_a_link(install, home):
     (home / INSTALLED[4]).symlink_to(kept)
     install()
     assert (home / INSTALLED[4]).is_symlink() and "ExecStart" in kept.read_text()
+
+
+@pytest.mark.parametrize("kind", ["socket", "folder"])
+def test_what_is_no_file_is_not_replaced(install, home, kind):
+    """A unit that was masked is a link to /dev/null, which root could replace by our unit."""
+    other, unit = home / "other", home / INSTALLED[5]
+    unit.parent.mkdir(parents=True)
+    unit.symlink_to(other)
+    with socket.socket(socket.AF_UNIX) as bound:
+        if kind == "socket":
+            bound.bind(str(other))
+        else:
+            other.mkdir()
+        before = other.lstat()
+        done = install()
+        assert done.returncode == 1
+        assert done.stderr == f"install.sh: {other}, where {unit} is to be, is no file\n"
+        after = other.lstat()
+        assert (after.st_ino, after.st_mode) == (before.st_ino, before.st_mode)
+    assert kind == "socket" or not list(other.iterdir())
 
 
 def test_units_follow_xdg_config_home(install, home):
