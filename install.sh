@@ -156,7 +156,7 @@ drop_files() { # what `persistent-sessions uninstall` left, if it could not do i
 # ---- Commands -------------------------------------------------------------
 
 install() {
-    owner=$(stat -c %u "$HOME")
+    owner=$(stat -Lc %u "$HOME") # the home may be a link that root made
     [ "$owner" = "$(id -u)" ] || die "HOME: $HOME belongs to another user: run this as that user"
     need_packages
     put_files

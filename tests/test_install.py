@@ -197,6 +197,17 @@ def test_a_home_of_somebody_else_is_refused(install, private):
     assert done.returncode == 1 and "another user" in done.stderr and not tree(other)
 
 
+def test_a_home_that_is_a_link_is_whose_it_leads_to(install, home, private):
+    """An administrator moved it and left a link, which belongs to root."""
+    if os.getuid() != 0:
+        pytest.skip("absent here: root")
+    link = private / "moved"
+    link.symlink_to(home)
+    os.lchown(link, 12345, 12345)
+    said = install(env={"HOME": str(link)}).stdout
+    assert f"install.sh: installed {link / INSTALLED[0]}\n" in said
+
+
 def test_uninstall_takes_away_what_was_written(install, home):
     before = set(tree(home))
     install()
