@@ -1162,9 +1162,12 @@ def choose_holder(session_id: str, name: str, world: World) -> tuple[int, str]:
     return 0, ""
 
 
-def choose_rest(health: Health, now: float) -> float:
-    """Return when a session that keeps failing is tried again; 0.0 for now."""
-    if not health.failures or now < health.last:
+def choose_rest(health: Health, run: Supervisor | None, now: float) -> float:
+    """Return when a session that keeps failing is tried again; 0.0 for now.
+
+    What began after the last failure, by hand, did not fail.
+    """
+    if not health.failures or now < health.last or (run is not None and run.at > health.last):
         return 0.0
     until = health.last + BRAKES[min(health.failures, len(BRAKES)) - 1]
     return until if now < until else 0.0
@@ -1284,7 +1287,7 @@ def decide(spec: Spec, world: World) -> Decision:
         return Decision(spec, UNKNOWN, resume, world.unclear)
     if resume in world.jobs:
         return decide_job(spec, resume, world)
-    until = choose_rest(facts.health, world.now)
+    until = choose_rest(facts.health, facts.run, world.now)
     if until and spec.name not in world.insist:
         minutes = int((until - world.now) // 60) + 1
         times = f"ended {facts.health.failures} times right after its launch"
@@ -7063,14 +7066,16 @@ def read_status(paths: Paths) -> dict[str, list[str]]:
     heirs = {spec.renamed for spec in rows.values()}
     for name, spec in rows.items():
         runs = [n for n in (name, spec.renamed) if f"{n}.run" in listing]
-        seen = [parse_supervisor(read_state(paths.of(n, "run"))) for n in runs]
-        live = any(run_ is not None and supervisor_lives(run_, boot) for run_ in seen)
+        known = [parse_supervisor(read_state(paths.of(n, "run"))) for n in runs]
+        seen = [run_ for run_ in known if run_ is not None]
+        live = any(supervisor_lives(run_, boot) for run_ in seen)
         held = f"{name}.health" in listing
         health = parse_health(read_state(paths.of(name, "health"))) if held else Health()
         if live:
             states["blocked" if health.notified == BLOCKED else "live"].append(name)
         elif f"{name}.retired" not in listing and name not in heirs:
-            states["resting" if choose_rest(health, now) else "down"].append(name)
+            rests = choose_rest(health, seen[0] if seen else None, now)
+            states["resting" if rests else "down"].append(name)
     if states["down"]:  # some may live without a supervisor of ours
         alive = {r.tmux for r in read_records(paths.claude)[0] if r.alive and r.visible}
         states["live"] += [name for name in states["down"] if name in alive]

@@ -53,6 +53,19 @@ def test_a_resting_session_is_shown_with_its_next_try_and_survives_a_reboot(ps, 
     assert ps("start").returncode == 1 and sessions.panes() == {}
 
 
+def test_a_session_that_came_up_by_hand_rests_no_longer(ps, claude):
+    """The cause was mended; what ends it then (a reboot) is no failure of its own."""
+    declare(row("api"))
+    rest("api", failures=9, ago=60)
+    assert ps("start", "api").returncode == 0
+    sessions.prompt("api", "hello")
+    support.run_tmux("kill-server")
+    assert support.wait_until(lambda: sessions.ended("api"))
+    assert ps("status").stdout == "1 down (api)\n"
+    done = ps("start")
+    assert done.returncode == 0 and "api: LAUNCH: resumed" in done.stderr, done.stderr
+
+
 def test_start_with_a_name_tries_a_resting_session_at_once(ps, claude):
     declare(row("api"), row("web"))
     for name in ("api", "web"):

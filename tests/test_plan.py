@@ -109,8 +109,8 @@ def test_one_bad_row_never_stops_the_others():
     "failures, minutes", [(1, 5), (2, 10), (3, 20), (4, 40), (5, 60), (6, 60), (99, 60)]
 )
 def test_each_failure_in_a_row_doubles_the_rest_up_to_an_hour(failures, minutes):
-    assert program.choose_rest(Health(failures, 1000.0), 1000.0) == 1000.0 + minutes * 60
-    assert program.choose_rest(Health(failures, 1000.0), 1000.0 + minutes * 60) == 0.0
+    assert program.choose_rest(Health(failures, 1000.0), None, 1000.0) == 1000.0 + minutes * 60
+    assert program.choose_rest(Health(failures, 1000.0), None, 1000.0 + minutes * 60) == 0.0
 
 
 def choose(spec=API, facts=None, records=(), **fields):
