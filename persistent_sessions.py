@@ -3805,6 +3805,10 @@ def judge(
     """Return what came of a launch as far as can be told now, or None."""
     state, run_ = read_launch(paths, decision, boot_id())
     name = decision.spec.name
+    if state == "dead" and run_ is not None:
+        newer = [p for p in panes if p.session == name and p.ours and p.created > run_.at]
+        if any(not p.dead for p in newer):  # what .run tells of is an earlier run, see claim
+            state = "up" if read_claudes(newer, read_records(paths.claude)[0]) else ""
     if state == "up":
         said = f"resumed {decision.resume}" if decision.resume else decision.why
         return Outcome(decision, True, said)

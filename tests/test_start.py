@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -511,7 +512,9 @@ def test_names_that_tmux_would_change_are_refused_by_line(ps, claude):
     assert set(sessions.panes()) == {"good"}
 
 
-def test_on_a_read_only_home_what_can_be_launched_is(ps, claude, home):
+@pytest.mark.parametrize("folder", ["", ".local/state"])
+def test_on_a_read_only_disk_what_can_be_launched_is(ps, claude, home, folder):
+    """What the disk says of an earlier run is not said of this one."""
     if os.getuid() != 0:
         pytest.skip(f"{support.ABSENT}root, to remount the home")
     declare(row("api"))
@@ -520,10 +523,16 @@ def test_on_a_read_only_home_what_can_be_launched_is(ps, claude, home):
     support.run_tmux("kill-server")
     assert support.wait_until(lambda: sessions.ended("api"))
     argv = f"{support.sys.executable} -IS {support.SESSIONS} start"
-    script = f"mount --bind {home} {home} && mount -o remount,ro,bind {home} && {argv}"
+    run_ = state() / "api.run"
+    run_.write_text(re.sub(r"at=\d+", "at=1700000000", run_.read_text()))  # of long ago
+    disk = home / folder
+    script = f"mount --bind {disk} {disk} && mount -o remount,ro,bind {disk} && {argv}"
     done = subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True, text=True)
     assert "Traceback" not in done.stderr and "not recorded" in done.stderr
     assert "api" in sessions.panes()
+    if folder:  # in a home that is read-only the stand-in does not live for long
+        assert f"api: LAUNCH: resumed {head_id('api')}\n" in done.stderr, done.stderr
+        assert done.returncode == 0
 
 
 def test_a_launch_that_takes_long_shows_its_progress_on_a_terminal(claude, terminal):
