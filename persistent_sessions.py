@@ -3790,10 +3790,18 @@ def read_launch(paths: Paths, decision: Decision, boot: str) -> tuple[str, Super
     return classify_launch(decision, run_, lives, event, record), run_
 
 
+def read_since(path: str, since: float) -> str:
+    """Return a state file, "" for one of an earlier run; some disks keep whole seconds."""
+    text = read_state(path)
+    return text if text and os.stat(path).st_mtime >= int(since) else ""
+
+
 def describe_end(paths: Paths, name: str) -> str:
     """Return how a session that did not stay up ended, from its .exit and .screen."""
-    ending = read_state(paths.of(name, "exit")).strip()
-    lines = [line.strip() for line in read_state(paths.of(name, "screen")).splitlines()]
+    run_ = parse_supervisor(read_state(paths.of(name, "run")))
+    since = run_.at if run_ is not None else 0.0
+    ending = read_since(paths.of(name, "exit"), since).strip()
+    lines = [line.strip() for line in read_since(paths.of(name, "screen"), since).splitlines()]
     last = next((line for line in reversed(lines) if line), "")
     how = ending.partition(" ")[0] or "no trace"
     return f"it ended at once ({how}{': ' + last if last else ''})"
@@ -6114,9 +6122,11 @@ def cmd_logs(word: str) -> int:
         if d.spec.name == word:
             print(format_outcome(Outcome(d, d.verdict in FINE, d.why or d.resume)))
     for kind in ("exit", "health", "retired", "screen"):
-        text = read_state(start_.paths.of(word, kind))
+        path = start_.paths.of(word, kind)
+        text = read_state(path)
         if text:
-            print(f"{word}.{kind}:", *map(plain, text.splitlines()), sep="\n")
+            of = f" (of {iso(os.stat(path).st_mtime)})" if kind == "screen" else ""
+            print(f"{word}.{kind}{of}:", *map(plain, text.splitlines()), sep="\n")
     unit = f"journalctl --user --no-pager --quiet -o short-iso -n {JOURNAL_LINES} --unit={UNIT}"
     try:
         said = run(unit.split(), check=False).stdout.splitlines()
