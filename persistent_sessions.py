@@ -6953,7 +6953,8 @@ def check_manifest(start_: Start) -> list[Check]:
     if not (config.clone or config.file):
         return [Check("manifest", GOOD, "none is configured")]
     specs, complaints, broken = load_manifest(paths, config, ask_manifest(config))
-    mend = f"git -C {config.clone} fetch" if config.clone else f"ls -l {config.file}"
+    own = config.clone and os.access(config.clone, os.W_OK)
+    mend = f"git -C {config.clone} fetch" if own else f"ls -ld {config.clone or config.file}"
     if broken:
         copy = f"{paths.state}/manifest.tsv"
         kept = f"of {iso(os.stat(copy).st_mtime)}" if os.path.exists(copy) else "(none)"
