@@ -1256,7 +1256,9 @@ def decide(spec: Spec, world: World) -> Decision:
     if facts.trouble:
         return Decision(spec, UNKNOWN, "", facts.trouble)
     if facts.run is not None and facts.run_live:
-        return decide_supervised(spec, facts.run, world)
+        found = decide_supervised(spec, facts.run, world)
+        parting = facts.retired and not found.why
+        return found._replace(why="retired: it will not come back") if parting else found
     if facts.retired:
         return Decision(spec, RETIRED, "", "ended on purpose", f"{PROG} start {spec.name}")
     if world.blind:
@@ -5701,7 +5703,7 @@ def cmd_start(names: Sequence[str] = (), dry_run: bool = False) -> int:
 def list_rows(world: World, decisions: Sequence[Decision]) -> list[dict[str, object]]:
     """Return what `list` knows of each session, as `--json` prints it."""
     rows: list[dict[str, object]] = []
-    gone = [Decision(spec, RETIRED, "", "ended on purpose") for spec in world.retired]
+    gone = [decide(spec, world) for spec in world.retired]
     for d in sorted((*decisions, *gone), key=lambda d: (d.verdict == RETIRED, d.spec.name)):
         facts = world.facts.get(d.spec.name, Facts())
         ids = choose_witnesses(d.spec, facts, world.records)

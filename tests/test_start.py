@@ -64,6 +64,18 @@ def test_what_was_ended_at_its_prompt_stays_ended(ps, claude):
     assert sessions.listed(ps)["api"]["state"] == "RETIRED"
 
 
+def test_a_session_that_is_retired_while_it_runs_is_shown_as_what_it_is(ps, claude, home, tmux):
+    (home / "api").mkdir()
+    assert ps("open", cwd=home / "api").returncode == 0
+    assert ps("retire", "api").returncode == 0
+    shown = sessions.listed(ps)["api"]
+    assert (shown["state"], shown["note"]) == ("LIVE", "retired: it will not come back")
+    tmux("kill-session", "-t", "=api")
+    assert support.wait_until(lambda: sessions.ended("api"))
+    shown = sessions.listed(ps)["api"]
+    assert (shown["state"], shown["note"]) == ("RETIRED", "ended on purpose")
+
+
 def test_start_by_name_brings_a_retired_session_back_in_its_old_conversation(ps, claude):
     declare(row("api"))
     ps("start")
