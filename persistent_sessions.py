@@ -939,7 +939,8 @@ def parse_screens(token: str, pane_ids: Sequence[str], text: str) -> dict[str, s
     lines are not as many.
     """
     shown, *rows = text.split(f"{token} ")
-    heights = dict(row.split() for row in rows if row.endswith("\n"))
+    whole = (row.partition("\n") for row in rows if "\n" in row)  # a hook may print behind one
+    heights = dict(row.split() for row, _, _ in whole)
     lines, at, found = shown.split("\n"), 0, {}
     for pane_id in pane_ids:
         if pane_id in heights:
@@ -5613,7 +5614,9 @@ def fetch(config: Config) -> None:
             quiet = ("--quiet", "--no-tags", "--no-recurse-submodules", "--no-auto-maintenance")
             argv = ("fetch", *quiet, parts[2], spec)
             git(config.clone, *argv, owner=os.getuid(), timeout=FETCH_TIMEOUT)
-    except (OSError, Failure) as e:
+    except OSError as e:
+        tell(f"the manifest could not be fetched: {config.clone}: {e.strerror}", 4)
+    except Failure as e:
         tell(f"the manifest could not be fetched: {e}", 4)
 
 
@@ -6959,8 +6962,8 @@ def check_manifest(start_: Start) -> list[Check]:
     mend = f"git -C {config.clone} fetch" if own else f"ls -ld {config.clone or config.file}"
     if broken:
         copy = f"{paths.state}/manifest.tsv"
-        kept = f"of {iso(os.stat(copy).st_mtime)}" if os.path.exists(copy) else "(none)"
-        text = complaints[0].replace("the last good copy", f"the last good copy {kept}")
+        kept = f" of {iso(os.stat(copy).st_mtime)}" if os.path.exists(copy) else ""
+        text = complaints[0].replace("the last good copy", f"the last good copy{kept}")
         return [Check("manifest", FAIL, text, mend)]
     text = f"{len(specs)} of its rows are {user_name()}'s"
     fetched = f"{config.clone}/.git/FETCH_HEAD"

@@ -46,6 +46,9 @@ GITCONFIG = """[user]
 def pytest_configure(config: pytest.Config) -> None:
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:  # nohup and "&" ignore for what we run, too
+            signal.signal(number, lambda *_: None)
 
 
 # ---- Limits and skips -----------------------------------------------------

@@ -185,7 +185,6 @@ class Terminal:
 
         def enter() -> None:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-            signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may run under nohup
 
         self.process = subprocess.Popen(
             [str(a) for a in argv],

@@ -219,9 +219,7 @@ def test_a_read_only_home_does_not_disturb_the_session(api, home):
 
 
 def test_a_flood_on_standard_input_fills_no_memory(api):
-    flood = subprocess.Popen(["yes", "no payload"], stdout=subprocess.PIPE)
-    process = subprocess.Popen(HOOK, env=pane_env("api"), stdin=flood.stdout)
-    flood.stdout.close()
-    _, status, used = os.wait4(process.pid, 0)
-    flood.wait()
-    assert status == 0 and used.ru_maxrss < 100_000 and head_id("api") == api
+    script = 'ulimit -v 250000; yes "no payload" | "$@"; echo rc=$?'
+    argv = ["sh", "-c", script, "sh", *HOOK]
+    done = subprocess.run(argv, env=pane_env("api"), capture_output=True, text=True)
+    assert done.stdout == "rc=0\n" and "Traceback" not in done.stderr and head_id("api") == api
