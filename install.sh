@@ -93,8 +93,9 @@ put() { # SOURCE TARGET MODE
     target=$2
     [ ! -L "$target" ] || target=$(readlink -f "$target")
     if [ -e "$target" ] && [ ! -f "$target" ]; then
+        warn "$target, where $2 is to be, is no file"
         [ "$target" != /dev/null ] || warn "hint: systemctl --user unmask ${2##*/}"
-        die "$target, where $2 is to be, is no file"
+        exit 1
     fi
     if cmp -s "$1" "$target" && [ "$(stat -c %a "$target")" = "$3" ]; then
         say "unchanged $2"

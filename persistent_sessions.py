@@ -1251,6 +1251,17 @@ def decide_job(spec: Spec, resume: str, world: World) -> Decision:
     return Decision(spec, HELD, resume, why, f"claude stop {job}")
 
 
+def decide_held(spec: Spec, resume: str, world: World) -> Decision | None:
+    """Return the verdict on a conversation that another process writes, or may write."""
+    holder, where = choose_holder(resume, spec.name, world) if resume else (0, "")
+    if holder:
+        why = f"pid {holder} writes this conversation ({where})"
+        return Decision(spec, HELD, resume, why, f"ps -fp {holder}", "", holder)
+    if resume and world.unclear:
+        return Decision(spec, UNKNOWN, resume, world.unclear)
+    return decide_job(spec, resume, world) if resume in world.jobs else None
+
+
 def decide(spec: Spec, world: World) -> Decision:
     """Return the one verdict on a session: the table of README, from top to bottom."""
     facts = world.facts.get(spec.name, Facts())
@@ -1282,14 +1293,9 @@ def decide(spec: Spec, world: World) -> Decision:
             break
         if each in world.unreadable:
             return Decision(spec, UNKNOWN, "", world.unreadable[each])
-    holder, where = choose_holder(resume, spec.name, world) if resume else (0, "")
-    if holder:
-        why = f"pid {holder} writes this conversation ({where})"
-        return Decision(spec, HELD, resume, why, f"ps -fp {holder}", "", holder)
-    if resume and world.unclear:
-        return Decision(spec, UNKNOWN, resume, world.unclear)
-    if resume in world.jobs:
-        return decide_job(spec, resume, world)
+    held = decide_held(spec, resume, world)
+    if held is not None:
+        return held
     until = choose_rest(facts.health, facts.run, world.now)
     if until and spec.name not in world.insist:
         minutes = int((until - world.now) // 60) + 1
@@ -1297,6 +1303,22 @@ def decide(spec: Spec, world: World) -> Decision:
         why = f"{times}; next try in {minutes} min"
         return Decision(spec, RESTING, resume, why, f"{PROG} logs {spec.name}")
     return Decision(spec, LAUNCH, resume, note)
+
+
+def decide_late(decision: Decision, world: World) -> Decision | None:
+    """Return what has come between a plan and its launch, None where nothing has.
+
+    `world` has the supervisors, Claude's records, the panes and the registry's rows of now.
+    """
+    spec = decision.spec
+    facts = world.facts.get(spec.name, Facts())
+    if facts.trouble:
+        return Decision(spec, UNKNOWN, "", facts.trouble)
+    if facts.run_live:
+        return Decision(spec, LIVE, "", "launched meanwhile")
+    if facts.retired or not (spec.declared or spec.name in {s.name for s in world.specs}):
+        return Decision(spec, RETIRED, "", "ended meanwhile")
+    return decide_present(spec, world) or decide_held(spec, decision.resume, world)
 
 
 def decide_shared(decision: Decision, owner: str) -> Decision:
@@ -2305,7 +2327,7 @@ class Tmux(NamedTuple):
         raise ToolError("tmux list-panes", done.status, done.stderr)
 
     def screens(self, pane_ids: Sequence[str]) -> dict[str, str]:
-        """Return what each pane shows, through one client; a pane that went shows nothing."""
+        """Return what each pane shows, through one client; one that went nothing, or not at all."""
         if not pane_ids:
             return {}
         token = os.urandom(8).hex()
@@ -3697,42 +3719,56 @@ def claim(paths: Paths, decision: Decision, socket: str) -> None:
         tell(f"{decision.spec.name}: this launch is not recorded: {e.strerror}", 4)
 
 
+def read_late(paths: Paths, decisions: Sequence[Decision], panes: Sequence[Pane]) -> World:
+    """Return what may have changed since decisions were made.  Call it under the lock."""
+    listing, boot = frozenset(os.listdir(paths.state)), boot_id()
+    folders = {entry[:-4]: "/" for entry in listing if entry.endswith(".run")}
+    folders.update({d.spec.name: d.spec.directory for d in decisions})
+    facts = {name: read_facts(paths, name, at, listing, boot) for name, at in folders.items()}
+    records, unclear = read_records(paths.claude)
+    rows = read_registry(paths)[0]
+    return World(rows, facts=facts, panes=tuple(panes), records=records, unclear=unclear)
+
+
+class Launched(NamedTuple):
+    """What came of asking tmux for panes."""
+
+    decisions: list[Decision]  # those that have one
+    late: dict[str, Decision]  # what came before the others, by name
+    complaint: str  # tmux's
+    warning: str
+
+
 def launch(
-    paths: Paths,
-    config: Config,
-    decisions: Sequence[Decision],
-    jobs: Mapping[str, Job],
-    socket: str,
-) -> tuple[list[Decision], str, str]:
+    paths: Paths, decisions: Sequence[Decision], jobs: Mapping[str, Job], socket: str
+) -> Launched:
     """Give each decided session its pane, through one tmux client, under the lock.
 
-    Each is looked at once more first: what has become live, was ended or lost its row
-    meanwhile is left alone.
-    Returns those launched, tmux's complaints and a warning.  Raises Failure.
+    Each is looked at once more first: what has become live, was ended, lost its row, or
+    whose name or conversation was taken meanwhile is left alone.  Raises Failure.
     """
     tmux, folder = Tmux(socket), job_folder(paths)
     make_socket_folder(socket)
     launched: list[Decision] = []
+    late: dict[str, Decision] = {}
     written: list[str] = []
     said = ["", ""]
 
     def act() -> None:
-        boot, listing = boot_id(), frozenset(os.listdir(paths.state))
         panes = tmux.panes()
         lines = []
-        opened = {spec.name for spec in read_registry(paths)[0]}
-        now = World((), records=read_records(paths.claude)[0])
+        now = read_late(paths, decisions, panes or ())
         for d in decisions:
-            facts = read_facts(paths, d.spec.name, d.spec.directory, listing, boot)
-            if facts.run_live or facts.trouble or not (d.spec.declared or d.spec.name in opened):
-                continue
-            ended = os.path.exists(paths.of(d.spec.name, "retired"))  # its supervisor's last act
-            if ended or choose_holder(d.resume, d.spec.name, now)[0]:
+            came = decide_late(d, now)
+            if came is None and os.path.exists(paths.of(d.spec.name, "retired")):
+                came = Decision(d.spec, RETIRED, "", "ended meanwhile")  # its supervisor's last act
+            if came is not None:
+                late[d.spec.name] = came
                 continue
             job = f"{folder}/.{d.spec.name}.job.{os.getpid()}.0.tmp"  # see sweep
             written.append(job)
             write_job(job, jobs[d.spec.name])
-            if d.resume and d.resume not in facts.ids:
+            if d.resume and d.resume not in now.facts[d.spec.name].ids:
                 record_id(paths, d.spec.name, d.resume)  # the claim hides the record it came from
             claim(paths, d, socket)
             lines.append(pane_lines(d.spec, d.resume, job, panes or ()))
@@ -3746,6 +3782,7 @@ def launch(
         taken = parse_duplicates(said[0])  # ~/.tmux.conf may make sessions when a server starts
         for d, job in zip(tuple(launched), written):
             if d.spec.name in taken:
+                late[d.spec.name] = decide_foreign(d.spec, MADE_FIRST)
                 launched.remove(d)
                 remove(job)
 
@@ -3755,7 +3792,7 @@ def launch(
         for job in written:
             remove(job)  # what was not handed over must not be taken up either
         raise
-    return launched, " ".join(said[0].split()), said[1]
+    return Launched(launched, late, " ".join(said[0].split()), said[1])
 
 
 def classify_launch(
@@ -4224,7 +4261,12 @@ def note_retired(paths: Paths, names: Iterable[str], directory: str) -> None:
     A registry that is locked for longer than a second is left to the next start.
     """
     rows = read_copies(paths)
-    wanted = {n: rows.get(n, Spec(n, directory)) for n in names if n}
+
+    def find_row(name: str) -> Spec:
+        kept = parse_retired(name, read_state(paths.of(name, "retired")))
+        return rows.get(name) or (kept if kept.directory else Spec(name, directory))
+
+    wanted = {n: find_row(n) for n in names if n}
     wanted.update({s.renamed: rows.get(s.renamed, s) for s in list(wanted.values()) if s.renamed})
     for name, spec in wanted.items():
         retire(paths, spec._replace(name=name), "ended at its prompt")
@@ -4412,18 +4454,25 @@ def cmd_hook() -> int:
     return OK
 
 
-def refuse_second(
-    paths: Paths, config: Config, rows: Mapping[str, Spec], spec: Spec, resume: str
-) -> None:
-    """Raise Failure where a `run` that no launch of ours prepared would write what another does."""
-    world = read_world(paths, config, tuple({**rows, spec.name: spec}.values()), records=True)
-    facts = world.facts[spec.name]
-    pid, where = choose_holder(resume, spec.name, world) if resume else (0, "")
-    if facts.run is not None and facts.run_live:
-        pid, where = facts.run.pid, f"session {spec.name!r}"
-    why = f"pid {pid} writes this conversation ({where})" if pid else facts.trouble
-    if why or (resume and world.unclear):
-        raise Failure(f"run: {spec.name}: {why or world.unclear}", hint=f"{PROG} list")
+def claim_by_hand(paths: Paths, spec: Spec, resume: str) -> None:
+    """Claim a session for a `run` that no launch of ours prepared.
+
+    Raises Failure where it lives, or where another process writes its conversation.
+    """
+    wished = Decision(spec, LAUNCH, resume)
+
+    def act() -> None:
+        world = read_late(paths, [wished], ())
+        facts = world.facts[spec.name]
+        held = decide_held(spec, resume, world)
+        why = facts.trouble or (held.why if held is not None else "")
+        if facts.run is not None and facts.run_live:
+            why = f"pid {facts.run.pid} writes this conversation (session {spec.name!r})"
+        if why:
+            raise Failure(f"run: {spec.name}: {why}", hint=f"{PROG} list")
+        claim(paths, wished, own_pane()[0])
+
+    with_lock(paths, act)
 
 
 def cmd_run(argv: Sequence[str]) -> int:
@@ -4450,9 +4499,8 @@ def cmd_run(argv: Sequence[str]) -> int:
     else:
         make_state(paths)
         config, _, _ = load_config(paths)
-        rows = read_copies(paths)
-        spec = rows.get(name, Spec(name, os.getcwd()))
-        refuse_second(paths, config, rows, spec, resume)
+        spec = read_copies(paths).get(name, Spec(name, os.getcwd()))
+        claim_by_hand(paths, spec, resume)
         binary, _ = find_claude(paths, config)
         job = session_job(paths, config, spec, resume, binary)
         kept = {k: v for k, v in os.environ.items() if k in TERMINAL_OWN}
@@ -5459,7 +5507,8 @@ def tidy(start_: Start, world: World) -> None:
         heirs.setdefault(spec.renamed, []).append(spec.name)
     for spec in start_.specs:
         facts = world.facts[spec.name]
-        if facts.retired and not spec.declared:
+        ended = os.path.exists(paths.of(spec.name, "retired"))  # still: it may have been revived
+        if facts.retired and ended and not spec.declared:
             if not parse_retired(spec.name, read_state(paths.of(spec.name, "retired"))).directory:
                 retire(paths, spec, "by an older installation")  # its mark was an empty file
             unregister(paths, [spec.name])
@@ -5528,22 +5577,6 @@ def prepare(paths: Paths, config: Config, decision: Decision, binary: str) -> Jo
     return session_job(paths, config, spec, decision.resume, binary)
 
 
-def read_unlaunched(paths: Paths, decision: Decision, complaint: str) -> Outcome:
-    """Return what came before a launch that did not happen."""
-    if decision.spec.name in parse_duplicates(complaint):
-        held = decide_foreign(decision.spec, MADE_FIRST)
-        return Outcome(held, False, held.why)
-    ended = os.path.exists(paths.of(decision.spec.name, "retired"))
-    run_ = parse_supervisor(read_state(paths.of(decision.spec.name, "run")))
-    now = World((), records=read_records(paths.claude)[0])
-    pid, where = choose_holder(decision.resume, decision.spec.name, now)
-    if pid and not (run_ and supervisor_lives(run_, boot_id())):
-        held = decision._replace(verdict=HELD, hint=f"ps -fp {pid}")
-        return Outcome(held, False, f"pid {pid} writes this conversation ({where})")
-    new = decision._replace(verdict=RETIRED if ended else LIVE)
-    return Outcome(new, True, f"{'ended' if ended else 'launched'} meanwhile")
-
-
 def launch_all(start_: Start, wanted: Sequence[Decision], world: World) -> list[Outcome]:
     """Launch sessions in waves and see each come up, be held by a prompt, or die."""
     paths, config = start_.paths, start_.config
@@ -5571,14 +5604,13 @@ def launch_all(start_: Start, wanted: Sequence[Decision], world: World) -> list[
             except Failure as e:
                 outcomes[d.spec.name] = Outcome(d._replace(verdict=UNKNOWN), False, str(e))
         wave = [d for d in wave if d.spec.name in jobs]
-        launched, complaint, warning = launch(paths, config, wave, jobs, socket)
-        for line in filter(None, (complaint, warning)):
+        done = launch(paths, wave, jobs, socket)
+        for line in filter(None, (done.complaint, done.warning)):
             tell(line, 4)
         last = time.monotonic()
-        pending.update({d.spec.name: d for d in launched})
-        for d in wave:
-            if d not in launched:
-                outcomes[d.spec.name] = read_unlaunched(paths, d, complaint)
+        pending.update({d.spec.name: d for d in done.decisions})
+        for name, d in done.late.items():
+            outcomes[name] = Outcome(d, d.verdict in FINE, d.why)
         found = watch(
             paths,
             {n: d for n, d in pending.items() if n not in outcomes},
@@ -5861,10 +5893,15 @@ def set_aside(paths: Paths, name: str, directory: str) -> None:
         tell(f"{name}: an earlier session of this name was in another folder; its ids are kept")
 
 
-def reserve(start_: Start, directory: str, wished: str, world: World) -> Spec:
-    """Register a session for a folder under a name that is nobody else's."""
+def reserve(
+    start_: Start, directory: str, wished: str, new: bool, world: World
+) -> tuple[Spec, bool]:
+    """Register a session for a folder under a name that is nobody else's; tell if it had ended.
+
+    Only a mark that names no folder can be in its way.
+    """
     paths = start_.paths
-    chosen: list[Spec] = []
+    chosen: list[tuple[Spec, bool]] = []
     why = classify_directory(directory)
     if why:  # its row would lead elsewhere after a crash
         raise Failure(f"open: {why}: {directory!r}", hint="command claude")
@@ -5875,13 +5912,17 @@ def reserve(start_: Start, directory: str, wished: str, world: World) -> Spec:
         names = {spec.name for spec in rows}
         owners = dict.fromkeys({p.session for p in world.panes} - names, "")
         owners.update({spec.name: spec.directory for spec in rows})
-        if wished and owners.get(wished, directory) != directory:
+        if wished in owners:
             raise Failure(f"open: the name {wished!r} is taken", hint=f"{PROG} list")
+        if new:
+            owners = dict.fromkeys(owners, "")
         name = wished or plan_name(directory, os.path.realpath(paths.home), user_name(), owners)
         if name not in names:
             set_aside(paths, name, directory)
-        chosen.append(Spec(name, directory, args=start_.config.open_args))
-        register(paths, chosen[0])
+        spec, mark = Spec(name, directory, args=start_.config.open_args), paths.of(name, "retired")
+        chosen.append((spec, os.path.exists(mark)))
+        register(paths, spec)
+        remove(mark)
 
     with_lock(paths, act)
     return chosen[0]
@@ -5916,14 +5957,9 @@ def plan_resume(
             why, hint = "it lives in another conversation", f"{PROG} open --new --resume {wished}"
             return decision._replace(verdict=HELD, why=why, hint=hint)
         return decision
-    if wished in world.jobs:
-        return decide_job(decision.spec, wished, world)
-    if wished:
-        pid, where = choose_holder(wished, decision.spec.name, world)
-        if pid:
-            why = f"pid {pid} writes this conversation ({where})"
-            return decision._replace(verdict=HELD, why=why)
-        return Decision(decision.spec, LAUNCH, wished)
+    if wished and decision.verdict not in (FOREIGN, GONE):
+        held = decide_held(decision.spec, wished, world)
+        return held or Decision(decision.spec, LAUNCH, wished)
     if decision.verdict == UNKNOWN and world.no_projects and decision.why == world.no_projects:
         # Claude makes the folder at the first prompt ever; a plain claude would not mind either.
         return Decision(decision.spec, LAUNCH, "", f"a new conversation: {world.no_projects}")
@@ -5943,14 +5979,9 @@ def take_opened(start_: Start, world: World, name: str, new: bool) -> tuple[Star
     if new and name in rows:
         raise Failure(f"open: the name {name!r} is taken", hint=f"{PROG} open {name}")
     spec = rows.get(name) if name else plan_open(directory, world)
-    if new and not name:
-        taken = dict.fromkeys((*rows, *(p.session for p in world.panes)), "")
-        name = plan_name(directory, os.path.realpath(start_.paths.home), user_name(), taken)
     retired = False
     if new or spec is None:
-        spec = reserve(start_, directory, name, world)
-        retired = os.path.exists(start_.paths.of(spec.name, "retired"))  # it named no directory
-        with_lock(start_.paths, lambda: remove(start_.paths.of(spec.name, "retired")))
+        spec, retired = reserve(start_, directory, name, new, world)
     elif os.path.exists(start_.paths.of(spec.name, "retired")):
         start_, retired = revive(start_, [spec.name]), True
     others = [s for s in start_.specs if s.name != spec.name]
@@ -5977,20 +6008,20 @@ def show_opened(start_: Start, decision: Decision, socket: str) -> int:
     return attach(socket, name)
 
 
-def launch_opened(start_: Start, decision: Decision, world: World, binary: str) -> int:
-    """Launch the one session that a person opens, and show it."""
+def launch_opened(start_: Start, decision: Decision, world: World, binary: str, fresh: bool) -> int:
+    """Launch the one session that a person opens, and show it; refused, a fresh row is dropped."""
     paths, config, spec = start_.paths, start_.config, decision.spec
     trust_opened(paths, config, spec.directory)
     socket = read_sockets(config, live_runs(world.facts))[0]
     jobs = {spec.name: session_job(paths, config, spec, decision.resume, binary)}
-    launched, complaint, warning = launch(paths, config, [decision], jobs, socket)
-    for line in filter(None, (complaint, warning)):
+    done = launch(paths, [decision], jobs, socket)
+    for line in filter(None, (done.complaint, done.warning)):
         tell(line, 4)
-    if not launched:
-        found = read_unlaunched(paths, decision, complaint)
-        if not found.ok:
-            why = f"{spec.name}: {found.decision.verdict}: {found.why}"
-            raise Failure(why, hint=found.decision.hint)
+    came = done.late.get(spec.name, decision)
+    if came.verdict not in FINE:
+        if fresh:
+            with_lock(paths, lambda: unregister(paths, [spec.name]))  # nothing was opened
+        raise Failure(f"{spec.name}: {came.verdict}: {came.why}", hint=came.hint)
     return show_opened(start_, decision, socket)
 
 
@@ -6013,6 +6044,7 @@ def cmd_open(name: str = "", resume: str | None = None, new: bool = False) -> in
     binary, news = find_claude(paths, config)
     rows = {spec.name for spec in start_.specs}
     start_, spec, retired = take_opened(start_, take_world(start_), name, new)
+    fresh = spec.name not in rows and not retired
     world = take_world(start_, records=True, insist=(spec.name,))
     run_ = world.facts[spec.name].run
     if run_ is not None and not run_.pane and world.facts[spec.name].run_live:
@@ -6023,13 +6055,13 @@ def cmd_open(name: str = "", resume: str | None = None, new: bool = False) -> in
         world = world._replace(jobs=read_jobs(paths.claude))
     decision = plan_resume(decision, world, resume or "", retired, resume == "")
     if decision.verdict not in (LIVE, BLOCKED, LAUNCH):
-        if spec.name not in rows and not retired:
+        if fresh:
             with_lock(paths, lambda: unregister(paths, [spec.name]))  # nothing was opened
         raise Failure(f"{spec.name}: {decision.verdict}: {decision.why}", hint=decision.hint)
     if decision.verdict == LAUNCH:
         for line in filter(None, (news, decision.why)):
             tell(line)
-        return launch_opened(start_, decision, world, binary)
+        return launch_opened(start_, decision, world, binary, fresh)
     socket, shown = shown_name(spec, world)
     if not shown:
         raise Failure(f"{spec.name}: {decision.why}", hint=f"{PROG} list")
@@ -6066,7 +6098,8 @@ def cmd_attach(name: str = "") -> int:
     """Show a live session on this terminal; without a name the only one, or a choice."""
     start_ = begin(quiet=True)
     world = take_world(start_)
-    live = {d.spec.name: d.spec for d in plan(world) if d.verdict in (LIVE, BLOCKED)}
+    found = (*plan(world), *(decide(spec, world) for spec in world.retired))
+    live = {d.spec.name: d.spec for d in found if d.verdict in (LIVE, BLOCKED)}
     ledger = ledger_folder(start_.paths)
     if not name:
         name = ask_name(

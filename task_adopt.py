@@ -201,9 +201,9 @@ def read_life(pid: int) -> str:
 def read_owners(session: str) -> tuple[dict[str, str], str]:
     """Return the conversations that are somebody's, each with the reason, and what is in doubt."""
     taken, doubt, own = {}, "", set()
-    base = os.environ.get("XDG_STATE_HOME") or f"{os.environ.get('HOME', '')}/.local/state"
-    running, state = f"{claude_home(os.environ)}/sessions", f"{base}/persistent-sessions"
-    listed: dict[str, set[str]] = {running: set(), state: set()}
+    running, base = f"{claude_home(os.environ)}/sessions", os.environ.get("XDG_STATE_HOME", "")
+    base = base if base[:1] == "/" else f"{os.environ.get('HOME', '')}/.local/state"
+    listed: dict[str, set[str]] = {running: set(), (state := f"{base}/persistent-sessions"): set()}
     for place in listed:
         try:
             listed[place].update(os.listdir(place))

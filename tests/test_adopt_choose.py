@@ -369,6 +369,12 @@ def test_the_state_folder_can_be_elsewhere(box, tmp_path):
     assert box.hook(env={"XDG_STATE_HOME": f"{tmp_path}/state"}).stdout == ""
 
 
+def test_a_relative_state_folder_is_none(box):
+    box.session(OLD)
+    box.witness("work", f"{OLD}\n")
+    assert box.hook(env={"XDG_STATE_HOME": "state"}).stdout == "" and not box.has()
+
+
 @pytest.mark.parametrize("text", ["", "\0\0\0\0", "\n\n", "garbage \x01 \n", "\ud800"])
 def test_a_damaged_witness_is_none(box, text):
     box.session(OLD)

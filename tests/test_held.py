@@ -233,13 +233,65 @@ def test_a_new_session_takes_up_no_neighbours_conversation(ps, api):
     assert sessions.head_id("api") == new_id(1) != sessions.head_id("web")
 
 
-def test_a_conversation_that_is_taken_up_while_others_are_launched_is_left_alone(ps, api, sleeper):
+@pytest.fixture
+def slow_start(ps, api):
+    """`start` in which the launch of `api` is planned and another one's is waited for."""
     declare(row("first"), row("api"), launch={"parallel": 1})
     sessions.knob(delay=4)
     start = ps.start("start")
     assert support.wait_until(lambda: sessions.agent("first"))
+    return start
+
+
+def test_a_conversation_that_is_taken_up_meanwhile_is_left_alone(slow_start, api, sleeper):
     record(sleeper.pid, api)
-    _, said = start.communicate(timeout=60)
+    _, said = slow_start.communicate(timeout=60)
     why = f"api: HELD: pid {sleeper.pid} writes this conversation (outside tmux)"
-    assert start.returncode == 1 and why in said, said
+    assert slow_start.returncode == 1 and why in said, said
     assert set(sessions.panes()) == {"first"}
+
+
+def test_a_conversation_that_a_held_pane_asks_for_meanwhile_is_left_alone(slow_start, api, sleeper):
+    here = program.Supervisor(
+        program.boot_id(), sleeper.pid, support.start_time(sleeper.pid), 0, "", "%9", "", api,
+        time.time(),
+    )  # fmt: skip
+    (sessions.state() / "other.run").write_text(program.format_supervisor(here))
+    _, said = slow_start.communicate(timeout=60)
+    why = f"api: HELD: pid {sleeper.pid} writes this conversation (session 'other')"
+    assert slow_start.returncode == 1 and why in said, said
+    assert set(sessions.panes()) == {"first"}
+
+
+def test_a_tmux_session_that_a_person_makes_meanwhile_gets_no_claude(slow_start, tmux):
+    tmux("new-session", "-d", "-s", "api", "exec sleep 1000")
+    pid = sessions.panes()["api"]
+    _, said = slow_start.communicate(timeout=60)
+    why = f"api: FOREIGN: a tmux session of this name runs something else (pid {pid})"
+    assert slow_start.returncode == 1 and why in said, said
+    assert len(tmux("list-panes", "-s", "-t", "=api").stdout.splitlines()) == 1
+
+
+def test_a_named_conversation_is_not_opened_in_a_session_of_the_persons(ps, api, tmux):
+    tmux("new-session", "-d", "-s", "api", "exec sleep 1000")
+    done = ps("open", "--resume", api, cwd=f"{os.environ['HOME']}/api")
+    assert done.returncode == 1 and "api: FOREIGN: a tmux session" in done.stderr
+    assert len(tmux("list-panes", "-s", "-t", "=api").stdout.splitlines()) == 1
+
+
+def test_an_open_that_is_refused_at_its_launch_leaves_no_row(ps, api, home, sleeper):
+    (home / "web").mkdir()
+    (home / ".claude.json").unlink(missing_ok=True)
+    (home / ".claude.json.lock").mkdir()
+    trace = {"PS_TRACE": "1"}
+    process = ps.start("open", "--resume", api, cwd=home / "web", env=trace)
+    registry = sessions.state() / "registry.tsv"
+    assert support.wait_until(lambda: registry.exists() and "web" in registry.read_text())
+    for _ in range(2):  # the world before the row is made, and with it
+        assert any("list-panes" in line for line in process.stderr)
+    record(sleeper.pid, api)
+    (home / ".claude.json.lock").rmdir()
+    _, said = process.communicate(timeout=60)
+    why = f"web: HELD: pid {sleeper.pid} writes this conversation (outside tmux)"
+    assert process.returncode == 1 and why in said, said
+    assert "web" not in registry.read_text()

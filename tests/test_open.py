@@ -10,6 +10,8 @@ import sessions
 import support
 from sessions import configure, declare, head_id, new_id, row, state
 
+import persistent_sessions as program
+
 pytestmark = pytest.mark.tmux
 
 
@@ -258,3 +260,40 @@ def test_a_folder_that_no_row_can_hold_is_refused(ps, claude, home, folder):
     done = ps("open", cwd=home / folder)
     assert done.returncode == 1 and "control characters" in done.stderr
     assert sessions.panes() == {} and not (state() / "registry.tsv").exists()
+
+
+def test_two_new_sessions_of_one_moment_are_two(ps, work):
+    ps("open", cwd=work)
+    start_ = program.begin(quiet=True)
+    world = program.take_world(start_)
+    made = [program.reserve(start_, str(work), "", True, world)[0].name for _ in range(2)]
+    assert len({"work", *made}) == 3
+
+
+def test_a_session_that_is_brought_back_while_a_tick_works_stays(ps, work):
+    ps("open", cwd=work)
+    mark = state() / "work.retired"
+    mark.write_text(f"directory={work}\n")
+    start_ = program.begin(quiet=True)
+    world = program.take_world(start_)
+    mark.unlink()
+    program.tidy(start_, world)
+    assert not mark.exists() and "work" in (state() / "registry.tsv").read_text()
+
+
+def test_a_mark_keeps_what_a_session_was_opened_with(ps, work):
+    configure(claude={"open_args": ["--model", "m"]})
+    ps("open", cwd=work)
+    ps("retire", "work")
+    sessions.type_line("work", "/exit")
+    assert support.wait_until(lambda: sessions.ended("work"))
+    mark = state() / "work.retired"
+    assert support.wait_until(lambda: "ended at its prompt" in mark.read_text())
+    kept = program.parse_retired("work", mark.read_text())
+    assert kept.args == ("--model", "m")
+
+
+def test_a_session_that_was_retired_can_be_attached_while_it_runs(ps, work):
+    ps("open", cwd=work)
+    ps("retire", "work")
+    assert "work: attach needs a terminal" in ps("attach", "work").stderr
