@@ -5566,10 +5566,15 @@ def revive(start_: Start, names: Sequence[str]) -> Start:
     return start_._replace(specs=physical(specs.values()))
 
 
+def is_trusted_unasked(config: Config, spec: Spec) -> bool:
+    """Tell whether a session's folder may be trusted without a word of its person."""
+    return spec.declared or (config.trust_open and owner_of(spec.directory) == os.getuid())
+
+
 def prepare(paths: Paths, config: Config, decision: Decision, binary: str) -> Job:
     """Answer the trust question for a session and return its job.  Raises Failure."""
     spec = decision.spec
-    if config.trust_open or spec.declared:
+    if is_trusted_unasked(config, spec):
         try:
             trust_folder(paths, spec.directory)
         except Failure as e:
@@ -6511,10 +6516,11 @@ def attempt(step: str, act: Callable[..., object], failed: list[str], *args: obj
 
 
 def trust_set(start_: Start, done: list[str]) -> None:
-    """Trust every folder of the restore set that exists.  Raises Failure."""
+    """Trust every folder of the restore set that exists and may be trusted.  Raises Failure."""
     home = os.path.realpath(start_.paths.home)
     for spec in start_.specs:
-        if os.path.isdir(spec.directory) and trust_folder(start_.paths, spec.directory):
+        wanted = is_trusted_unasked(start_.config, spec) and os.path.isdir(spec.directory)
+        if wanted and trust_folder(start_.paths, spec.directory):
             done.append(f"trust of {spec.directory}")
             if spec.directory == home:
                 tell("trusting the home directory also covers every folder below it", 4)

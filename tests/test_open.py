@@ -188,6 +188,24 @@ def test_a_folder_of_another_user_is_not_trusted(ps, work):
     assert done.returncode == 1 and "trust" in done.stderr
 
 
+@pytest.mark.parametrize("why", ["another user's", "turned off"])
+@pytest.mark.parametrize("words", [("start",), ("install",)])
+def test_what_open_does_not_trust_is_not_trusted_later(ps, work, words, why):
+    if why == "turned off":
+        configure(trust={"open": False})
+    elif os.getuid() != 0:
+        pytest.skip(f"{support.ABSENT}root, to give a folder away")
+    else:
+        os.chown(work, 65534, 65534)
+    state().mkdir(0o700, parents=True)
+    (state() / "registry.tsv").write_text(f"work\t{work}\t-\t-\n")
+    done = ps(*words)
+    assert done.returncode == 1 and f"trust of {work}" not in done.stderr, done.stderr
+    path = work.parent / ".claude.json"
+    assert not path.exists() or str(work) not in path.read_text()
+    assert words != ("start",) or "folder-trust prompt (try:" in done.stderr, done.stderr
+
+
 def test_trust_can_be_turned_off(ps, work):
     configure(trust={"open": False})
     done = ps("open", cwd=work)
