@@ -6463,9 +6463,13 @@ def edit_rc(path: str, block: str, done: list[str]) -> None:
 
 
 def read_stale_ids(paths: Paths, world: World) -> tuple[str, ...]:
-    """Return the .id files that name no session, live, declared, opened or ended."""
+    """Return the .id files that name no session, live, declared, opened or ended.
+
+    Call it under the lock: what was opened since the world was read is in the registry.
+    """
     kinds = {n[:-3] for n in os.listdir(paths.state) if n.endswith(".id") and not n.startswith(".")}
-    known = {s.name for s in (*world.specs, *world.retired)} | {p.session for p in world.panes}
+    known = {s.name for s in (*world.specs, *world.retired, *read_registry(paths)[0])}
+    known |= {p.session for p in world.panes}
     retired = {n[:-8] for n in os.listdir(paths.state) if n.endswith(".retired")}
     return stale_ids(kinds, known | retired)
 

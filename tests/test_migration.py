@@ -89,6 +89,16 @@ def test_an_id_of_no_session_is_kept_in_the_attic(ps, older):
     assert kept.read_text() == f"{new_id(4)}\n"
 
 
+def test_a_session_opened_while_install_works_keeps_its_id(ps, older):
+    """Its world was read before `open` made the session."""
+    before = program.World(())
+    (older / "late").mkdir()
+    assert ps("open", cwd=older / "late").returncode == 0
+    assert support.wait_until(lambda: head_id("late"))
+    stale = program.read_stale_ids(program.Paths.from_env(os.environ), before)
+    assert "late" not in stale and "nobody" in stale
+
+
 def test_a_live_session_is_left_alone_and_its_conversation_followed(ps, live):
     pane = sessions.panes()["live"]
     sessions.type_line("live", "/clear")
