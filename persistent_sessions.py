@@ -5582,6 +5582,26 @@ def prepare(paths: Paths, config: Config, decision: Decision, binary: str) -> Jo
     return session_job(paths, config, spec, decision.resume, binary)
 
 
+def decide_unlaunched(wanted: Iterable[Decision], why: Failure) -> dict[str, Outcome]:
+    """Return what is said of sessions that could not be launched."""
+    unknown = (d._replace(verdict=UNKNOWN, hint=why.hint) for d in wanted)
+    return {d.spec.name: Outcome(d, False, f"not launched: {why}") for d in unknown}
+
+
+def prepare_wave(
+    start_: Start, wave: Sequence[Decision], binary: str
+) -> tuple[dict[str, Job], dict[str, Outcome]]:
+    """Return the jobs of a wave, and what came of the sessions that get none."""
+    jobs: dict[str, Job] = {}
+    refused: dict[str, Outcome] = {}
+    for d in wave:
+        try:
+            jobs[d.spec.name] = prepare(start_.paths, start_.config, d, binary)
+        except Failure as e:
+            refused.update(decide_unlaunched([d], e))
+    return jobs, refused
+
+
 def launch_all(start_: Start, wanted: Sequence[Decision], world: World) -> list[Outcome]:
     """Launch sessions in waves and see each come up, be held by a prompt, or die."""
     paths, config = start_.paths, start_.config
@@ -5602,14 +5622,14 @@ def launch_all(start_: Start, wanted: Sequence[Decision], world: World) -> list[
                 {d.spec.name: Outcome(d._replace(verdict=UNKNOWN), False, why) for d in wave}
             )
             continue
-        jobs = {}
-        for d in wave:
-            try:
-                jobs[d.spec.name] = prepare(paths, config, d, binary)
-            except Failure as e:
-                outcomes[d.spec.name] = Outcome(d._replace(verdict=UNKNOWN), False, str(e))
+        jobs, refused = prepare_wave(start_, wave, binary)
+        outcomes.update(refused)
         wave = [d for d in wave if d.spec.name in jobs]
-        done = launch(paths, wave, jobs, socket)
+        try:
+            done = launch(paths, wave, jobs, socket)
+        except Failure as e:  # what was launched before is still seen to come up
+            outcomes.update(decide_unlaunched([*wave, *wanted[at + size :]], e))
+            break
         for line in filter(None, (done.complaint, done.warning)):
             tell(line, 4)
         last = time.monotonic()
@@ -5717,20 +5737,14 @@ def cmd_start(names: Sequence[str] = (), dry_run: bool = False) -> int:
             print(format_outcome(Outcome(d, d.verdict in FINE, d.why or d.resume)))
         return OK if start_.sound and all(d.verdict in FINE for d in decisions) else TROUBLE
     tidy_up(start_, world)
-    trouble = None
-    launched: list[Outcome] = []
-    if wanted:
-        try:
-            launched = launch_all(start_, wanted, world)
-        except Failure as e:
-            trouble = e
-            launched = [Outcome(d, False, f"not launched: {e}") for d in wanted]
+    try:
+        launched = launch_all(start_, wanted, world) if wanted else []
+    except Failure as e:
+        launched = list(decide_unlaunched(wanted, e).values())
     by_name = {o.decision.spec.name: o for o in launched}
     outcomes = [by_name.get(d.spec.name, Outcome(d, d.verdict in FINE, d.why)) for d in decisions]
     for ok, level in ((True, 6), (False, 3)):  # what needs a person stands last
         tell_all((format_outcome(o) for o in outcomes if o.ok == ok), level)
-    if trouble is not None and trouble.hint:
-        tell(f"hint: {trouble.hint}", 3)
     try:
         note_verdicts(start_, world, outcomes)
     except Failure as e:

@@ -268,6 +268,19 @@ def test_a_socket_folder_that_tmux_refuses_is_one_clear_line(ps, claude, home, h
     assert "File name too long" in done.stderr if how == "long" else "unsafe" in done.stderr
 
 
+def test_a_wave_that_cannot_be_launched_does_not_speak_for_an_earlier_one(ps, claude, home):
+    real = claude.rename(home / ".local/bin/real")
+    claude.write_text(f'#!/bin/sh\nchmod 777 "$TMUX_TMPDIR"/tmux-*\nexec {real} "$@"\n')
+    claude.chmod(0o755)
+    declare(row("a"), row("b"), row("c"), launch={"parallel": 1})
+    done = ps("start")
+    assert done.returncode == 1 and "a: LAUNCH: a new" in done.stderr, done.stderr
+    for name in ("b", "c"):
+        line = next(x for x in done.stderr.splitlines() if f" {name}: " in x)
+        assert "not launched: tmux: directory" in line and "(try: ls -ld" in line, line
+    assert support.alive(sessions.agent("a"))
+
+
 def test_secrets_reach_the_agent_and_no_command_line(ps, claude):
     log = sessions.argv_log()
     declare(row("api"))
