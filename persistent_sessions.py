@@ -4128,9 +4128,10 @@ def supervise(
         elif ended is not None:
             exited = ended.si_code == os.CLD_EXITED
             code = ended.si_status if exited else -ended.si_status
-            wait = settle() if code == 0 and not outside else 0.0
-            if wait and poll.poll(wait * 1000):
-                late = heard(wakeups)
+            until = time.monotonic() + (settle() if code == 0 and not outside else 0.0)
+            while not outside and time.monotonic() < until:
+                poll.poll(max(0.0, until - time.monotonic()) * 1000)
+                late = heard(wakeups)  # the child's own SIGCHLD may come first
                 outside = (
                     "HUP" if signal.SIGHUP in late else "TERM" if signal.SIGTERM in late else ""
                 )

@@ -297,3 +297,26 @@ for number in (signal.SIGTERM, signal.SIGHUP) * 30:
 def test_a_signal_to_an_agent_that_is_just_starting_is_not_lost():
     argv = [support.sys.executable, "-IS", "-c", AT_ONCE, support.ROOT]
     assert subprocess.run(argv, timeout=20).returncode == 0
+
+
+LATE = """
+import os, signal, sys, threading
+sys.path.insert(0, sys.argv[1])
+import persistent_sessions as program
+wakeups, me = program.listen(), os.getpid()
+pid = program.start_child(program.Job(("true",), "/", os.environ), -1)
+os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+def settle():
+    os.kill(me, signal.SIGCHLD)
+    threading.Timer(0.2, os.kill, (me, signal.SIGHUP)).start()
+    return 20.0
+
+print(*program.supervise(pid, -1, wakeups, lambda: True, settle))
+"""
+
+
+def test_the_end_of_the_agent_does_not_cut_the_wait_for_a_late_hang_up_short():
+    argv = [support.sys.executable, "-IS", "-c", LATE, support.ROOT]
+    done = subprocess.run(argv, timeout=20, capture_output=True, text=True)
+    assert done.stdout == "0 HUP\n", (done.stdout, done.stderr)
