@@ -6195,6 +6195,18 @@ def cmd_logs(word: str) -> int:
     return OK
 
 
+def choose_stopped(spec: Spec, world: World) -> tuple[int, bool]:
+    """Return the process to end to stop a session, 0 for none, and whether the session lives.
+
+    It is the claude, or what its pane runs while there is none yet.
+    """
+    facts = world.facts.get(spec.name, Facts())
+    lives = facts.run is not None and facts.run_live
+    claude = facts.run.claude if facts.run is not None and lives else 0
+    shown = [p.pid for p in choose_panes(spec, world) if p.ours and not p.dead]
+    return claude or (shown or [0])[0], lives
+
+
 def cmd_stop(word: str) -> int:
     """End a session for good, or a launch: TERM first, KILL when that is not enough."""
     start_, world, spec, hosted = find_target(word)
@@ -6208,9 +6220,12 @@ def cmd_stop(word: str) -> int:
     assert spec is not None
     if any(each.name == word for each in start_.specs):
         cmd_retire(word)
-    run_ = world.facts.get(word, Facts()).run
-    shown = [p.pid for p in choose_panes(spec, world) if p.ours and not p.dead]
-    pid = run_.claude if run_ is not None and world.facts[word].run_live else (shown or [0])[0]
+    pid, lives = choose_stopped(spec, world)
+    if not pid:
+        with_lock(start_.paths, lambda: None)  # who is launching it holds the lock, see cmd_open
+        pid, lives = choose_stopped(spec, take_world(start_))
+    if lives and not pid:
+        raise Failure(f"{word}: it is being launched", hint=f"{PROG} stop {word}")
     for number in (signal.SIGTERM, signal.SIGKILL):
         if pid and process_start(pid):
             os.kill(pid, number)

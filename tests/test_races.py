@@ -413,6 +413,27 @@ def test_a_session_that_is_retired_while_start_works_is_not_launched(ps, claude,
 
 
 @pytest.mark.tmux
+def test_a_session_that_is_stopped_while_it_is_launched_is_ended(ps, claude, home):
+    declare(row("a"))
+    (home / "hold").touch()
+    shim = home / ".local/bin/tmux"
+    wait = "touch ~/held; while [ -e ~/hold ]; do sleep 0.05; done"
+    text = f'case "$*" in *source-file*) {wait};; esac\nexec /usr/bin/tmux "$@"\n'
+    shim.write_text(f"#!/bin/sh\n{text}")
+    shim.chmod(0o755)
+    start = ps.start("start")
+    assert support.wait_until((home / "held").exists)
+    stop = ps.start("stop", "a", env={"PS_TRACE": "1"})
+    assert any("list-panes" in line for line in stop.stderr)
+    (home / "hold").unlink()
+    said = stop.communicate(timeout=60)[1]
+    assert stop.returncode == 0, said
+    start.communicate(timeout=60)
+    assert support.wait_until(lambda: not claudes() and "a" not in sessions.panes()), said
+    assert ps("start").returncode == 0 and not claudes()
+
+
+@pytest.mark.tmux
 def test_a_session_that_is_renamed_while_start_works_is_not_launched_twice(ps, claude, home):
     (home / "own").mkdir()
     ps("open", cwd=home / "own")
