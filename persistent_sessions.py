@@ -7192,17 +7192,31 @@ def move_session(start_: Start, spec: Spec, new: str, socket: str, shown: str) -
     without the conversation's id.  Raises Failure or OSError with nothing moved.
     """
     paths, old = start_.paths, spec.name
-    if shown:
-        Tmux(socket)("rename-session", "-t", f"={shown}", new)
     kinds = [kind for kind in FILED if os.path.exists(paths.of(old, kind))]
-    for kind in kinds:
-        os.link(paths.of(old, kind), paths.of(new, kind))
+    made: list[str] = []
+    swapped = False
 
-    def swap(rows: dict[str, Spec]) -> None:
+    def swap(rows: dict[str, Spec], old: str = old, new: str = new) -> None:
         if old in rows:
             rows[new] = rows.pop(old)._replace(name=new)
 
-    edit_registry(paths, swap)
+    try:
+        for kind in kinds:
+            os.link(paths.of(old, kind), paths.of(new, kind))
+            made.append(kind)
+        edit_registry(paths, swap)
+        swapped = True
+        if shown:
+            Tmux(socket)("rename-session", "-t", f"={shown}", new)
+    except (Failure, OSError):
+        if swapped:
+            edit_registry(paths, lambda rows: swap(rows, new, old))
+        for kind in made:
+            remove(paths.of(new, kind))
+        raise
+    ids = parse_ids(read_state(paths.of(old, "id")))[:1]  # a hook may have filed one meanwhile
+    if ids and ids[0] not in parse_ids(read_state(paths.of(new, "id"))):
+        record_id(paths, new, ids[0])
     settings = f"{paths.config}/settings.{old}.json"
     if os.path.exists(settings):
         os.rename(settings, f"{paths.config}/settings.{new}.json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -140,6 +141,32 @@ def test_no_moment_is_without_the_conversation(filed, home, monkeypatch):
     with pytest.raises(Cut):
         program.move_session(start, spec, "new", "", "")
     assert registry() == {"new"} and head_id("new") == new_id(1)
+
+
+@pytest.mark.parametrize("what", ["the disk", "tmux"])
+def test_a_rename_that_fails_moves_nothing(ps, work, tmux, monkeypatch, what):
+    kept = {p.name: p.read_bytes() for p in state().iterdir() if p.is_file()}
+    before = sessions.panes()
+    if what == "tmux":  # somebody took the name after it was looked at
+        tmux("new-session", "-d", "-s", "new", "sleep", "300")
+        before = sessions.panes()
+    else:
+        made = []
+
+        def link(*args):
+            if made:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            made.append(args)
+            real(*args)
+
+        real = os.link
+        monkeypatch.setattr(os, "link", link)
+    start = program.Start(program.Paths.from_env(os.environ), program.choose_config({}), (), True)
+    socket = sessions.pairs("work", "run")["socket"]
+    with pytest.raises((OSError, program.Failure)):
+        program.move_session(start, program.Spec("work", str(work)), "new", socket, "work")
+    assert sessions.panes() == before
+    assert {p.name: p.read_bytes() for p in state().iterdir() if p.is_file()} == kept
 
 
 @pytest.mark.parametrize(
