@@ -4307,6 +4307,10 @@ def run_session(paths: Paths, name: str, resume: str, job: Job, path: str) -> in
     note_run(paths, name, run_)
     if path:
         os.unlink(path)  # gone: its launcher died, and a later one did not see us yet
+    try:
+        os.chdir(job.directory)  # `open` asks where we are, and tmux may have put us elsewhere
+    except OSError:
+        pass  # the child says so, see exec_job
     pid = start_child(job, tty)
     directory = job.directory
     del job  # it holds a whole environment; this process waits for weeks

@@ -271,6 +271,14 @@ def test_a_session_that_lives_in_another_folder_is_not_shown_as_this_one_s(ps, c
     assert ps("open", cwd=home / "two").returncode == 0
 
 
+def test_a_supervisor_is_in_its_folder_whatever_that_is_called(ps, claude, home):
+    """tmux would expand a "#" in the folder that a session is to begin in."""
+    declare(row("api", "c#"))
+    assert ps("start", cwd="/").returncode == 0
+    run_ = sessions.pairs("api", "run")
+    assert os.readlink(f"/proc/{run_['pid']}/cwd") == f"{home}/c#"
+
+
 @pytest.mark.parametrize("folder", ["b\nc", "d\te", "x\x01", "\udcff"])
 def test_a_folder_that_no_row_can_hold_is_refused(ps, claude, home, folder):
     configure()
