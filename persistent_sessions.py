@@ -128,7 +128,7 @@ SHUTTING_DOWN = "the machine or the user manager is shutting down: nothing is la
 MARK = "@persistent_sessions"  # a session option: this session was made by us
 PANE_FIELDS = (
     "session_name session_group pane_id pane_pid pane_dead pane_width pane_height "
-    f"session_attached session_created ?{MARK},1,"  # its value is anybody's text
+    f"session_created ?{MARK},1,"  # its value is anybody's text
 ).split()
 PANE_FORMAT = "\t".join(f"#{{{field}}}" for field in PANE_FIELDS)
 SAFE_PUNCTUATION = "_-+@,"  # and letters and digits of any script; others change in tmux
@@ -319,7 +319,6 @@ class Pane(NamedTuple):
     dead: bool
     width: int
     height: int
-    attached: bool
     created: int
     ours: bool
     socket: str = ""
@@ -916,7 +915,6 @@ def parse_panes(text: str, socket: str) -> tuple[Pane, ...]:
                     values["pane_dead"] == "1",
                     int(values["pane_width"]),
                     int(values["pane_height"]),
-                    values["session_attached"] not in ("", "0"),
                     int(values["session_created"] or 0),
                     bool(values[PANE_FIELDS[-1]]),
                     socket,

@@ -22,7 +22,7 @@ from persistent_sessions import (
 A, B = new_id(1), new_id(2)
 API = Spec("api", "/srv/api")
 RUN = Supervisor("boot", 100, "1", 101, "2", "%1", "/s", "", 50.0)
-PANE = Pane("api", "", "%1", 100, False, 200, 50, False, 1, True, "/s")
+PANE = Pane("api", "", "%1", 100, False, 200, 50, 1, True, "/s")
 
 
 def world(*specs, **fields):

@@ -106,7 +106,6 @@ ACTS = {
     "kill": lambda ps: crash("a"),
 }
 ENDS = {"retire", "stop", "exit"}  # after one of these `a` may be ended
-REVIVES = {"start a", "open", "open again"}
 
 
 def tmux_later(*words):
