@@ -6822,11 +6822,15 @@ def play(stage: Stage, tmux: Tmux) -> None:
 
 
 def processes_of(folder: str) -> set[int]:
-    """Return the supervisors that the demo's .run files name."""
-    state = f"{folder}/home/.local/state/{PROG}"
-    names = os.listdir(state) if os.path.isdir(state) else []
-    runs = (parse_supervisor(read_file(f"{state}/{n}")) for n in names if n.endswith(".run"))
-    return {run_.pid for run_ in runs if run_ is not None and run_.pid != os.getpid()}
+    """Return the processes of the demo's world: their home is below its folder."""
+    found = set()
+    for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
+        try:
+            if f"\0HOME={folder}/" in f"\0{read_file(f'/proc/{pid}/environ', 1 << 20)}":
+                found.add(pid)
+        except OSError:
+            continue  # another user's, or gone
+    return found - {os.getpid()}
 
 
 def cmd_demo() -> int:
@@ -6843,9 +6847,11 @@ def cmd_demo() -> int:
         play(make_stage(folder), tmux)
         print("\nEvery promise held.")
     finally:
-        tmux("kill-server", check=False)
-        for each in list(processes_of(folder)):  # they still write while they end
-            wait_for_process(each, 5.0)
+        until = time.monotonic() + 20
+        while processes_of(folder) and time.monotonic() < until:
+            tmux("kill-server", check=False)  # what was being launched may come up late
+            for each in processes_of(folder):
+                wait_for_process(each, 1.0)
         shutil.rmtree(folder, ignore_errors=True)
     return OK
 
