@@ -191,7 +191,7 @@ def naive_memory(world: World) -> float:
         f"logging,hashlib,datetime,sys;sys.path.append({world.library!r});"
         "import persistent_sessions;print('up',flush=True);input()"
     )
-    argv = [PYTHON, "-c", code]
+    argv = [PYTHON, "-I", "-c", code]
     children = [subprocess.Popen(argv, stdin=-1, stdout=-1, env=world.env) for _ in range(5)]
     for child in children:
         assert child.stdout is not None
