@@ -6030,8 +6030,16 @@ def show_opened(start_: Start, decision: Decision, socket: str) -> int:
     return attach(socket, name)
 
 
+def refuse_opened(paths: Paths, decision: Decision, fresh: bool) -> NoReturn:
+    """Say why a session is not opened; a row that was made for it is dropped.  Raises Failure."""
+    name = decision.spec.name
+    if fresh:
+        with_lock(paths, lambda: unregister(paths, [name]))
+    raise Failure(f"{name}: {decision.verdict}: {decision.why}", hint=decision.hint)
+
+
 def launch_opened(start_: Start, decision: Decision, world: World, binary: str, fresh: bool) -> int:
-    """Launch the one session that a person opens, and show it; refused, a fresh row is dropped."""
+    """Launch the one session that a person opens, and show it; `fresh`: its row is of now."""
     paths, config, spec = start_.paths, start_.config, decision.spec
     trust_opened(paths, config, spec.directory)
     socket = read_sockets(config, live_runs(world.facts))[0]
@@ -6041,9 +6049,7 @@ def launch_opened(start_: Start, decision: Decision, world: World, binary: str, 
         tell(line, 4)
     came = done.late.get(spec.name, decision)
     if came.verdict not in FINE:
-        if fresh:
-            with_lock(paths, lambda: unregister(paths, [spec.name]))  # nothing was opened
-        raise Failure(f"{spec.name}: {came.verdict}: {came.why}", hint=came.hint)
+        refuse_opened(paths, came, fresh)
     return show_opened(start_, decision, socket)
 
 
@@ -6077,9 +6083,7 @@ def cmd_open(name: str = "", resume: str | None = None, new: bool = False) -> in
         world = world._replace(jobs=read_jobs(paths.claude))
     decision = plan_resume(decision, world, resume or "", retired, resume == "")
     if decision.verdict not in (LIVE, BLOCKED, LAUNCH):
-        if fresh:
-            with_lock(paths, lambda: unregister(paths, [spec.name]))  # nothing was opened
-        raise Failure(f"{spec.name}: {decision.verdict}: {decision.why}", hint=decision.hint)
+        refuse_opened(paths, decision, fresh)
     if decision.verdict == LAUNCH:
         for line in filter(None, (news, decision.why)):
             tell(line)
