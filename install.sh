@@ -144,7 +144,7 @@ drop() { # FILE...
 
 drop_files() { # what `persistent-sessions uninstall` left, if it could not do its work
     drop "$program" "$bin/task-adopt" "$lib/persistent_sessions.py" "$lib/task_adopt.py"
-    rm -rf "$lib/__pycache__"
+    rm -rf "$lib/__pycache__" "$lib/parts"
     drop "$units/persistent-sessions.service" "$units/default.target.wants/persistent-sessions.service"
     drop "$units/persistent-sessions.timer" "$units/timers.target.wants/persistent-sessions.timer"
     folder=$units/persistent-sessions.service.d

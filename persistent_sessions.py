@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     import _socket
     import _thread
     import argparse
+    import ast
     import signal
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import NamedTuple, NoReturn
@@ -81,6 +82,16 @@ PROG = "persistent-sessions"
 OWN_NAMES = (PROG, "persistent_sessions.py", f"{PROG}-shim")  # files that are this program
 VERSION = "1.0.0"
 USUAL_PYTHON = "/usr/bin/python3"  # the one that our first line names
+
+# Commands that start often or wait for long, and what carries each out.
+PARTS = {
+    "start": "cmd_start",
+    "run": "cmd_run",
+    "hook": "cmd_hook",
+    "status": "cmd_status_line",
+    "host": "cmd_host",
+    "_pane": "cmd_pane",
+}
 
 OK, TROUBLE, USAGE = 0, 1, 2
 NO_ROOM, BROKEN, NOT_EXECUTABLE, NOT_FOUND = 75, 125, 126, 127  # as timeout(1) and env(1)
@@ -1462,6 +1473,15 @@ def classify_folder(code: int, why: str) -> str:
     return f"its directory cannot be read: {why}"
 
 
+def choose_part(argv: Sequence[str]) -> str:
+    """Return which of PARTS a command line asks for, or "" where the parser is to read it."""
+    verb, rest = (argv[0], argv[1:]) if argv else ("", ())
+    alone = verb in ("start", "status") and not rest
+    plain_words = verb in ("run", "host") and rest[:1] not in (["-h"], ["--help"])
+    ours = verb == "hook" or (verb == "_pane" and len(rest) == 1)
+    return verb if alone or plain_words or ours else ""
+
+
 def choose_direct(environ: Mapping[str, str], argv: Sequence[str]) -> str:
     """Return why a launch is to be executed directly, whatever the machine can do, or ""."""
     if environ.get("AGENT_LEDGER_HUMAN") == "1":
@@ -1959,14 +1979,15 @@ def sync_folder(folder: str) -> None:
         os.close(fd)
 
 
-def write_temporary(path: str, text: str, mode: int, *, sync: bool = True) -> str:
+def write_temporary(path: str, text: str | bytes, mode: int, *, sync: bool = True) -> str:
     """Write a complete, synced file beside `path` and return its name.  Raises OSError."""
     folder, name = os.path.split(path)
     temporary = f"{folder}/.{name}.{os.getpid()}.{time.monotonic_ns()}.tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         try:
-            data = memoryview(text.encode("utf-8", "surrogateescape"))
+            raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
+            data = memoryview(raw)
             while data:
                 data = data[os.write(fd, data) :]
             os.fchmod(fd, mode)
@@ -1989,7 +2010,7 @@ def mode_of(path: str, default: int) -> int:
 
 
 def write_atomic(
-    path: str, text: str, mode: int = 0o600, *, keep_mode: bool = False, sync: bool = True
+    path: str, text: str | bytes, mode: int = 0o600, *, keep_mode: bool = False, sync: bool = True
 ) -> None:
     """Replace a file whole: a reader sees the old one or the new one, also after a power cut.
 
@@ -3468,8 +3489,9 @@ def python() -> str:
 
 
 # No collector for so short a life, and no tearing down: together a quarter of a tick's start.
+# What `install` compiled for one command (see PARTS) comes first, where it is there.
 DOOR = (
-    'import gc,sys;gc.disable();sys.path.append("%s");'
+    'import gc,sys;gc.disable();sys.path+=["%s/parts/%s","%s"];'
     "import persistent_sessions as m;m.exit_with(m.main())"
 )
 
@@ -3479,7 +3501,7 @@ def own_argv(*args: str) -> list[str]:
     door = own_module()
     if not door:
         return [sys.executable, "-IS", os.path.abspath(__file__), *args]
-    return [python(), "-IS", "-c", DOOR % door, *args]
+    return [python(), "-IS", "-c", DOOR % (door, args[0], door), *args]
 
 
 def hook_commands(paths: Paths) -> dict[str, list[str]]:
@@ -4520,7 +4542,8 @@ def cmd_run(argv: Sequence[str]) -> int:
 
 SHIM = """#!/usr/bin/python3 -IS
 import os, sys
-sys.path.append(os.path.dirname(os.path.realpath(__file__)))
+here = os.path.dirname(os.path.realpath(__file__))
+sys.path += [here + "/parts/host", here]
 import persistent_sessions
 sys.exit(persistent_sessions.main())
 """
@@ -6440,6 +6463,73 @@ def put(path: str, text: str, mode: int, done: list[str]) -> None:
         raise Failure(f"{path}: {e.strerror}") from None
 
 
+def reach(tree: ast.Module, command: str) -> list[ast.stmt]:
+    """Return a program's statements but for definitions that one command never comes to.
+
+    `dispatch` is kept and not followed: it names every command.
+    """
+    import ast
+
+    defined: dict[str, ast.stmt] = {}
+    for each in tree.body:
+        if isinstance(each, (ast.FunctionDef, ast.ClassDef)):
+            defined[each.name] = each
+        elif isinstance(each, (ast.Assign, ast.AnnAssign)):
+            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
+            names = [n for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)]
+            defined.update((name.id, each) for name in names)
+    droppable = {id(each) for each in defined.values()}
+    kept = {id(defined["dispatch"])}
+    todo = [each for each in tree.body if id(each) not in droppable]
+    todo += [defined[name] for name in ("main", "exit_with", command)]
+    while todo:
+        each = todo.pop()
+        if id(each) not in kept:
+            kept.add(id(each))
+            names = [node for node in ast.walk(each) if isinstance(node, ast.Name)]
+            todo += [defined[name.id] for name in names if name.id in defined]
+    return [each for each in tree.body if id(each) in kept]
+
+
+def compile_part(library: str, verb: str) -> None:
+    """Compile what a command needs of the installed program, as Python's cache of a link to it.
+
+    Importing all of it is half of a tick's start, and a third of what a supervisor keeps in
+    memory.  Python takes such a file for as long as the source has the age and size that are
+    written in it, and compiles the whole source else: never older than the program, only
+    smaller.  Source of the format: PEP 552.
+    """
+    import ast
+    import importlib.util
+    import marshal
+
+    folder = f"{library}/parts/{verb}"
+    path = f"{folder}/persistent_sessions.py"
+    cache = importlib.util.cache_from_source(path)
+    os.makedirs(os.path.dirname(cache), exist_ok=True)
+    source = f"{library}/persistent_sessions.py"
+    seen = os.stat(source)
+    tree = ast.parse(read_file(source))
+    tree.body = reach(tree, PARTS[verb])
+    code = compile(tree, path, "exec", dont_inherit=True)
+    numbers = (0, int(seen.st_mtime), seen.st_size)
+    head = b"".join((n & 0xFFFFFFFF).to_bytes(4, "little") for n in numbers)
+    write_atomic(cache, importlib.util.MAGIC_NUMBER + head + marshal.dumps(code), 0o644)
+    if not os.path.islink(path):
+        os.symlink("../../persistent_sessions.py", path)
+
+
+def compile_installed(library: str) -> None:
+    """Have the interpreter that will run what is installed compile it; a matter of speed only."""
+    code = (
+        "import sys,py_compile;sys.path.append(sys.argv[1]);import persistent_sessions as m;"
+        "[py_compile.compile(f, quiet=1) for f in sys.argv[2:]];"
+        "[m.compile_part(sys.argv[1], verb) for verb in m.PARTS]"
+    )
+    modules = [f"{library}/{m}" for m in ("persistent_sessions.py", "task_adopt.py")]
+    run([python(), "-IS", "-c", code, library, *filter(os.path.exists, modules)], check=False)
+
+
 def install_files(paths: Paths, done: list[str]) -> None:
     """Copy the programs and units of a checkout, and make the door they are imported through."""
     source = os.path.dirname(os.path.realpath(__file__))
@@ -6457,9 +6547,7 @@ def install_files(paths: Paths, done: list[str]) -> None:
         if os.path.isfile(f"{source}/units/{unit}"):
             text = read_file(f"{source}/units/{unit}").replace(USUAL_PYTHON, python())
             put(f"{unit_folder(paths)}/{unit}", text, 0o644, done)
-    code = "import sys,py_compile;[py_compile.compile(f, quiet=1) for f in sys.argv[1:]]"
-    modules = [f"{library}/{m}" for m in ("persistent_sessions.py", "task_adopt.py")]
-    run([python(), "-IS", "-c", code, *filter(os.path.exists, modules)], check=False)
+    compile_installed(library)
     if python() != USUAL_PYTHON:
         why = f"there is no {USUAL_PYTHON}, which the first line of the programs names"
         raise Failure(why, hint=f"{python()} {paths.home}/.local/bin/{PROG} list")
@@ -6621,6 +6709,8 @@ def cmd_install(shims: Sequence[str] = ()) -> int:
 
 def cmd_uninstall() -> int:
     """Remove what install wrote; state, conversations and running sessions stay."""
+    import shutil
+
     paths = Paths.from_env(os.environ)
     failed: list[str] = []
     done: list[str] = []
@@ -6640,20 +6730,21 @@ def cmd_uninstall() -> int:
     gone += [f"{paths.home}/.local/bin/{PROG}", f"{paths.home}/.local/bin/task-adopt"]
     if "task hook" in failed:
         gone = [p for p in gone if "adopt" not in os.path.basename(p)]  # it takes its hook out
-    cache = f"{library}/__pycache__"
     shims = f"{library}/shims"
     gone += [f"{library}/{PROG}-shim"]
-    for each in (cache, shims):
-        gone += [f"{each}/{n}" for n in (os.listdir(each) if os.path.isdir(each) else [])]
+    gone += [f"{shims}/{n}" for n in (os.listdir(shims) if os.path.isdir(shims) else [])]
 
-    def take(path: str) -> None:
-        os.unlink(path)
+    def take(path: str, remove: Callable[[str], object]) -> None:
+        remove(path)
         tell(f"removed {path}")
 
     for path in gone:
         if os.path.lexists(path):
-            attempt("files", take, failed, path)
-    for folder in (f"{units}/{UNIT}.d", cache, shims, library):
+            attempt("files", take, failed, path, os.unlink)
+    for folder in (f"{library}/__pycache__", f"{library}/parts"):
+        if os.path.isdir(folder):
+            attempt("files", take, failed, folder, shutil.rmtree)
+    for folder in (f"{units}/{UNIT}.d", shims, library):
         if os.path.isdir(folder) and not os.listdir(folder):
             attempt("files", os.rmdir, failed, folder)
     tell(f"kept: {paths.state}, {paths.config} and every conversation")
@@ -7488,36 +7579,43 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def dispatch(argv: Sequence[str]) -> int:
-    """Run the command that `argv` names; those that are started often skip the parser."""
-    verb, rest = (argv[0], list(argv[1:])) if argv else ("", [])
-    if verb == "hook":
-        return cmd_hook()
-    if verb == "run" and rest[:1] not in (["-h"], ["--help"]):
-        return cmd_run(rest)
-    if verb == "_agent":
-        return cmd_agent(rest)
-    if verb == "_pane" and len(rest) == 1:
-        return cmd_pane(rest[0])
-    if verb == "host" and rest[:1] not in (["-h"], ["--help"]):
-        return cmd_host(rest)
-    if list(argv) == ["status"]:
-        return cmd_status_line()
-    if verb == "_complete":
-        return cmd_complete(rest, [name for name, *_ in COMMANDS])
+def ready_output() -> None:
+    """See that what this process starts inherits nothing odd, and that it can print any name."""
     close_strays()
     if sys.stdout is None:  # who prints is to fail like everybody else who does
         os.dup2(os.open(os.devnull, os.O_RDONLY), 1)
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
     # A locale may know fewer characters than a name holds.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+
+
+def dispatch(part: str, argv: Sequence[str], runtime: str = "") -> int:
+    """Run the command that `argv` names, with the parser where it is no `part`; see PARTS.
+
+    Of the commands named here a compiled part holds its own alone.
+    """
+    verb, rest = (argv[0], list(argv[1:])) if argv else ("", [])
+    if part == "host":
+        return cmd_host(list(argv), runtime) if runtime else cmd_host(rest)
+    if part == "hook":
+        return cmd_hook()
+    if part == "run":
+        return cmd_run(rest)
+    if part == "_pane":
+        return cmd_pane(rest[0])
+    if part == "status":
+        return cmd_status_line()
+    if part == "start":
+        return cmd_start()
+    if verb == "_agent":
+        return cmd_agent(rest)
+    if verb == "_complete":
+        return cmd_complete(rest, [name for name, *_ in COMMANDS])
     if verb in ("_as", "_in"):
         if verb == "_as":
             enter_account(rest)
         enter_unit(Paths.from_env(os.environ))
-        return dispatch(rest)
-    if list(argv) == ["start"]:
-        return cmd_start()
+        return dispatch(choose_part(rest), rest)
     args = build_parser().parse_args(list(argv))
     user = getattr(args, "user", None)
     if user is not None:
@@ -7528,16 +7626,20 @@ def dispatch(argv: Sequence[str]) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a parent's SIG_IGN hides every status from us
-    if argv is None and sys.getfilesystemencoding() != "utf-8":
+    called, words = (sys.argv[0], sys.argv[1:]) if argv is None else ("-c", argv)
+    script = os.path.realpath(__file__) if called == "-c" else called
+    runtime = os.path.basename(called) if called != "-c" and os.path.islink(called) else ""
+    runtime = "" if runtime in OWN_NAMES else runtime  # else a shim's, which is named after it
+    part = "host" if runtime else choose_part(words)
+    lacking = PARTS.get(part, "build_parser") not in globals()
+    if argv is None and (lacking or sys.getfilesystemencoding() != "utf-8"):
         # In a Latin-1 locale the names of files would be other words than the same names in them.
-        script = __file__ if sys.argv[0] == "-c" else sys.argv[0]
-        os.execv(sys.executable, [sys.executable, "-IS", "-X", "utf8", script, *sys.argv[1:]])
+        os.execv(sys.executable, [sys.executable, "-IS", "-X", "utf8", script, *words])
     try:
-        called = os.path.basename(sys.argv[0])
-        if argv is None and called not in OWN_NAMES and os.path.islink(sys.argv[0]):
-            return cmd_host(sys.argv[1:], called)  # a shim, named after its runtime
+        if part in ("", "start"):
+            ready_output()
         try:
-            status = dispatch(sys.argv[1:] if argv is None else argv)
+            status = dispatch(part, words, runtime)
         except SystemExit as e:  # argparse's, after a help text or a usage error
             status = int(e.code or OK)
         if sys.stdout is not None:

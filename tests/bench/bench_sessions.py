@@ -85,10 +85,6 @@ class World:
             capture_output=True,
         )
         self.library = f"{self.home}/.local/lib/persistent-sessions"
-        self.door = (
-            f'import gc,sys;gc.disable();sys.path.append("{self.library}");'
-            "import persistent_sessions as m;m.exit_with(m.main())"
-        )
         self.declare(count)
 
     def declare(self, count: int) -> None:
@@ -110,7 +106,12 @@ class World:
         path.write_text(json.dumps(config))
 
     def argv(self, *args: str) -> list[str]:
-        return [PYTHON, "-IS", "-c", self.door, *args]
+        """Return a command line as `install` writes it."""
+        door = (
+            f'import gc,sys;gc.disable();sys.path+=["{self.library}/parts/{args[0]}",'
+            f'"{self.library}"];import persistent_sessions as m;m.exit_with(m.main())'
+        )
+        return [PYTHON, "-IS", "-c", door, *args]
 
     def run(self, *args: str) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(self.argv(*args), env=self.env, capture_output=True)
