@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import argparse
     import ast
     import signal
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
     from typing import NamedTuple, NoReturn
 else:
     import _signal as signal  # the signal module builds enums, which costs 4 ms
@@ -1074,6 +1074,16 @@ def restore_set(manifest: Iterable[Spec], registry: Iterable[Spec]) -> tuple[Spe
     rows.update({spec.name: spec for spec in manifest})
     declared = [spec for spec in rows.values() if spec.declared]
     return (*declared, *(spec for spec in rows.values() if not spec.declared))
+
+
+def choose_clashes(manifest: Iterable[Spec], registry: Iterable[Spec]) -> dict[str, str]:
+    """Return the declared names under which a session of another folder is open, and that folder.
+
+    To take the row's side would resume that folder's conversation in the row's.
+    """
+    opened = {spec.name: spec.directory for spec in registry}
+    rows = (d for d in manifest if opened.get(d.name, d.directory) != d.directory)
+    return {d.name: opened[d.name] for d in rows}
 
 
 def choose_session(panes: Iterable[Pane], known: Iterable[str]) -> str:
@@ -2441,10 +2451,14 @@ def boot_id() -> str:
     return read_file("/proc/sys/kernel/random/boot_id").strip()
 
 
+HIDDEN = "hidden"
+
+
 def process_start(pid: int) -> str:
     """Return a live process's start time (field 22 of its stat), "" when there is none.
 
-    A thread id, a zombie and a process that is being removed are not live.
+    A thread id, a zombie and a process that is being removed are not live.  Of another user's
+    process nothing may be seen but that it is there (proc(5), hidepid=1): HIDDEN.
     """
     try:
         state, _, _, _, start = parse_stat(read_file(f"/proc/{pid}/stat"))
@@ -2453,6 +2467,8 @@ def process_start(pid: int) -> str:
         status = read_file(f"/proc/{pid}/status")
     except (FileNotFoundError, ProcessLookupError):
         return ""
+    except PermissionError:
+        return HIDDEN
     except ValueError:
         raise Failure(f"/proc/{pid}/stat cannot be read") from None
     return start if f"\nTgid:\t{pid}\n" in status else ""
@@ -2476,7 +2492,7 @@ def supervisor_lives(run_: Supervisor, boot: str) -> bool:
         return False
     try:
         state, _, _, _, start = parse_stat(read_file(f"/proc/{run_.pid}/stat"))
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):  # another user's is not ours
         return False
     except ValueError:
         raise Failure(f"/proc/{run_.pid}/stat cannot be read") from None
@@ -2499,11 +2515,19 @@ def is_agent(pid: int) -> bool:
 def process_began(pid: int) -> float:
     """Return when a live process began, as wall-clock seconds by the kernel's own boot time."""
     start = process_start(pid)
-    if not start:
+    if start in ("", HIDDEN):
         return 0.0
     lines = read_file("/proc/stat", 1 << 24).splitlines()
     booted = next(float(line.split()[1]) for line in lines if line.startswith("btime "))
     return booted + int(start) / os.sysconf("SC_CLK_TCK")
+
+
+def writes_as(pid: int, path: str) -> bool:
+    """Tell whether a process runs as the user whose a file is."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid == os.stat(path).st_uid
+    except FileNotFoundError:
+        return False
 
 
 def read_record(path: str) -> Record | None:
@@ -2519,7 +2543,8 @@ def read_record(path: str) -> Record | None:
     except OSError as e:
         raise ValueError(str(e)) from None
     record = parse_record(text)
-    alive = process_start(record.pid) == record.start != ""
+    start = process_start(record.pid)
+    alive = start == record.start != "" or (start == HIDDEN and writes_as(record.pid, path))
     if not record.start:  # no older than its process, it may be its own
         alive = 0 < process_began(record.pid) <= seen + 2
     return record._replace(seen=seen, alive=alive)
@@ -2564,6 +2589,8 @@ def is_being_written(path: str) -> bool:
         pass  # it is there, and hidden from us
     if not pid.isdecimal() or (text and not text.strip("\0")):
         return False  # NULs are what a power cut leaves
+    if process_start(int(pid)) == HIDDEN:
+        return writes_as(int(pid), path)
     began = process_began(int(pid))
     return began > 0 and written >= began - 2
 
@@ -2696,6 +2723,13 @@ def tmux_default(environ: Mapping[str, str]) -> str:
     raise Failure("tmux: /tmp does not exist")
 
 
+def leads_nowhere(path: str) -> bool:
+    """Tell whether a missing file, or a folder above it, is a link whose target is not there."""
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    return not os.path.exists(path)
+
+
 def load_config_copy(copy: str, why: str) -> tuple[Config, tuple[str, ...], bool]:
     """Return the last good configuration after `why`."""
     try:
@@ -2716,6 +2750,8 @@ def load_config(paths: Paths) -> tuple[Config, tuple[str, ...], bool]:
     try:
         text = read_file(path)
     except FileNotFoundError:
+        if leads_nowhere(path):
+            return load_config_copy(copy, f"{path}: it is behind a link that leads nowhere")
         return choose_config({}), (), False
     except OSError as e:
         return load_config_copy(copy, f"{path}: {e.strerror}")
@@ -2797,10 +2833,20 @@ def user_name() -> str:
         return str(os.getuid())
 
 
-def own_rows() -> Callable[[Spec], bool]:
-    """Return what tells a manifest row of this user's; no user means the directory's owner."""
-    uid, name = os.getuid(), user_name()
-    return lambda spec: spec.user == name if spec.user else owner_of(spec.directory) == uid
+def own_rows(paths: Paths) -> Callable[[Spec], bool]:
+    """Return what tells a manifest row of this user's; no user means the directory's owner.
+
+    Whose a folder is that is not there (a disk that is not mounted) our own files remember.
+    """
+    uid, me = os.getuid(), user_name()
+
+    def is_mine(spec: Spec) -> bool:
+        if spec.user or owner_of(spec.directory) == uid:
+            return spec.user in ("", me)
+        kept = (paths.of(spec.name, kind) for kind in ("id", "run", "retired"))
+        return not os.path.lexists(spec.directory) and any(map(os.path.exists, kept))
+
+    return is_mine
 
 
 def load_manifest(
@@ -2817,7 +2863,7 @@ def load_manifest(
     broken, complaints = False, []
     try:
         text = asked()
-        specs, bad = parse_rows(text, declared=True, mine=own_rows())
+        specs, bad = parse_rows(text, declared=True, mine=own_rows(paths))
         if not text or "\0" in text or (bad and not parse_rows(text, declared=True)[0]):
             raise Failure("; ".join(bad) or f"manifest: it {'holds NULs' if text else 'is empty'}")
         try:
@@ -2827,7 +2873,7 @@ def load_manifest(
             complaints.append(f"manifest: no copy could be kept: {e.strerror}")
     except Failure as e:
         text = read_state(copy)
-        specs, bad = parse_rows(text, declared=True, mine=own_rows())
+        specs, bad = parse_rows(text, declared=True, mine=own_rows(paths))
         broken = True
         instead = f"the last good copy is {'used' if text else 'missing too'}"
         complaints.append(f"{e}; {instead}" + (f" ({e.hint})" if e.hint else ""))
@@ -2967,7 +3013,15 @@ def load_set(
     """Return the restore set (retired rows included), complaints, and whether it is broken."""
     declared, complaints, broken = load_manifest(paths, config, asked)
     opened, bad = read_registry(paths)
-    return physical(restore_set(declared, opened)), (*complaints, *bad), broken
+    declared, opened = physical(declared), physical(opened)
+    clashes = choose_clashes(declared, opened)
+    taken = tuple(
+        f"manifest: {name} is open in {directory}, so the row of that name is left out; "
+        f"to move its conversation to the row's folder: {PROG} retire {name}; {PROG} start {name}"
+        for name, directory in clashes.items()
+    )
+    specs = restore_set((d for d in declared if d.name not in clashes), opened)
+    return specs, (*complaints, *bad, *taken), broken
 
 
 def index_panes(panes: Iterable[Pane]) -> dict[int, list[Pane]]:
@@ -3521,17 +3575,19 @@ def write_settings(paths: Paths, name: str) -> str:
     """Write the file for claude --settings where it changed, and return its path."""
     import json
 
+    person = f"{paths.config}/settings.{name}.json"
     try:
-        own = parse_object(read_file(f"{paths.config}/settings.{name}.json"))
-        path = paths.of(f"hook-settings.{name}", "json")
+        own, path = parse_object(read_file(person)), paths.of(f"hook-settings.{name}", "json")
     except FileNotFoundError:
+        if leads_nowhere(person):
+            raise Failure(f"{person}: it is behind a link that leads nowhere") from None
         own, path = {}, paths.of("hook-settings", "json")
     except (OSError, ValueError) as e:
-        raise Failure(f"{paths.config}/settings.{name}.json: {e}") from None
+        raise Failure(f"{person}: {e}") from None
     try:
         text = json.dumps(session_settings(hook_commands(paths), own), indent=1) + "\n"
     except RecursionError:
-        raise Failure(f"{paths.config}/settings.{name}.json: nested too deeply") from None
+        raise Failure(f"{person}: nested too deeply") from None
     if read_state(path) != text:
         write_state(path, text)
     return path
@@ -4237,9 +4293,18 @@ def current_name(paths: Paths, name: str) -> str:
     return name
 
 
-def read_copies(paths: Paths) -> dict[str, Spec]:
-    """Return the restore set from the state folder alone: no git, nothing to wait for."""
-    mine, _ = parse_rows(read_state(f"{paths.state}/manifest.tsv"), declared=True, mine=own_rows())
+def read_copies(paths: Paths, only: Container[str] = ()) -> dict[str, Spec]:
+    """Return the restore set from the state folder alone: no git, nothing to wait for.
+
+    With `only` no more of the manifest than these names: whose another row is may hang on a
+    disk that does not answer.
+    """
+    is_mine = own_rows(paths)
+    mine, _ = parse_rows(
+        read_state(f"{paths.state}/manifest.tsv"),
+        declared=True,
+        mine=lambda spec: (not only or spec.name in only) and is_mine(spec),
+    )
     return {spec.name: spec for spec in restore_set(mine, read_registry(paths)[0])}
 
 
@@ -4281,13 +4346,15 @@ def note_retired(paths: Paths, names: Iterable[str], directory: str) -> None:
 
     A registry that is locked for longer than a second is left to the next start.
     """
-    rows = read_copies(paths)
+    names = {*filter(None, names)}
+    earlier = {spec.renamed for spec in read_registry(paths)[0] if spec.name in names}
+    rows = read_copies(paths, names | earlier)
 
     def find_row(name: str) -> Spec:
         kept = parse_retired(name, read_state(paths.of(name, "retired")))
         return rows.get(name) or (kept if kept.directory else Spec(name, directory))
 
-    wanted = {n: find_row(n) for n in names if n}
+    wanted = {n: find_row(n) for n in names}
     wanted.update({s.renamed: rows.get(s.renamed, s) for s in list(wanted.values()) if s.renamed})
     for name, spec in wanted.items():
         retire(paths, spec._replace(name=name), "ended at its prompt")
@@ -4451,7 +4518,8 @@ def take_event(paths: Paths, payload: Mapping[str, object]) -> None:
     pid = hook_claude(run_, shown[0].pid)
     if not pid or is_nested(paths.claude, pid, shown[0].pid):
         return
-    name = choose_filing(shown, launched, run_ is not None, read_copies(paths))
+    known = read_copies(paths, {launched, *(pane.session for pane in shown)})
+    name = choose_filing(shown, launched, run_ is not None, known)
     if classify_name(name):
         return
     why = payload.get("source") if kind == "SessionStart" else payload.get("reason")
@@ -4524,7 +4592,7 @@ def cmd_run(argv: Sequence[str]) -> int:
     else:
         make_state(paths)
         config, _, _ = load_config(paths)
-        spec = read_copies(paths).get(name, Spec(name, os.getcwd()))
+        spec = read_copies(paths, {name}).get(name, Spec(name, os.getcwd()))
         claim_by_hand(paths, spec, resume)
         binary, _ = find_claude(paths, config)
         job = session_job(paths, config, spec, resume, binary)
@@ -6555,12 +6623,24 @@ def install_files(paths: Paths, done: list[str]) -> None:
 
 def install_environment(paths: Paths, config: Config, done: list[str]) -> None:
     """Record in the unit's drop-in what it cannot know: PATH, claude, tmux socket, folders."""
+    path = f"{unit_folder(paths)}/{UNIT}.d/environment.conf"
     env = choose_kept(os.environ)
+    try:
+        known = parse_dropin(read_file(path))
+    except FileNotFoundError:
+        known = {}
     try:
         env["PS_CLAUDE"] = find_claude(paths, config)[0]
     except Failure as e:
-        tell(f"{e}; `{PROG} demo` shows the program without one", 4)
-    put(f"{unit_folder(paths)}/{UNIT}.d/environment.conf", format_dropin(env), 0o600, done)
+        if not os.access(known.get("PS_CLAUDE", ""), os.X_OK):
+            known.pop("PS_CLAUDE", None)
+            tell(f"{e}; `{PROG} demo` shows the program without one", 4)
+    folders = [f for key in (env, known) for f in key.get("PATH", "").split(":") if f]
+    env["PATH"] = ":".join(dict.fromkeys(f for f in folders if os.path.isdir(f)))
+    kept = sorted(known.keys() - env.keys())
+    if kept:
+        tell(f"kept for the unit, although this shell does not set it: {', '.join(kept)} ({path})")
+    put(path, format_dropin({**known, **env}), 0o600, done)
 
 
 def rc_files(paths: Paths) -> list[str]:
@@ -6686,6 +6766,8 @@ def cmd_install(shims: Sequence[str] = ()) -> int:
     attempt("trust", lambda: trust_set(start_, done), failed)
 
     def migrate() -> None:
+        if not start_.sound:
+            raise Failure("not while manifest, registry or config.json cannot be read whole")
         world = take_world(start_, records=True)
 
         def act() -> None:

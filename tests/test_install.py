@@ -12,6 +12,8 @@ import subprocess
 import pytest
 from support import ROOT, SESSIONS, wait_until
 
+import persistent_sessions as program
+
 pytestmark = pytest.mark.tmux
 
 INSTALLED = (
@@ -252,3 +254,94 @@ def test_a_checkout_installs_without_the_shell_script(ps, home):
 def test_the_script_changes_nothing_after_the_program_installed_itself(install, ps, home):
     ps("install")
     assert "install.sh: installed" not in install().stdout
+
+
+# ---- What is compiled alone ------------------------------------------------
+
+UNKNOWN_NAMES = """
+import dis, sys, types
+def known(code, names):
+    for each in dis.get_instructions(code):
+        if each.opname == "LOAD_GLOBAL" and each.argval not in names:
+            print(code.co_name, each.argval)
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            known(inner, names)
+names = {*vars(m), *vars(__import__("builtins")), "__file__"}
+for name, value in vars(m).items():
+    if isinstance(value, types.FunctionType) and name != "dispatch":
+        known(value.__code__, names)
+print(len(vars(m)), "cmd_demo" in vars(m), m.__cached__)
+"""
+
+
+def through_door(home, part, *words, code="m.exit_with(m.main())", cwd="/"):
+    """Run what is installed as a unit, a pane or a hook does."""
+    library = home / ".local/lib/persistent-sessions"
+    door = program.DOOR.partition("m.exit_with")[0] % (library, part, library)
+    argv = ["/usr/bin/python3", "-IS", "-c", door + code, *words]
+    return subprocess.run(argv, capture_output=True, encoding="utf-8", cwd=cwd, timeout=100)
+
+
+@pytest.mark.parametrize("part", program.PARTS)
+def test_a_part_holds_all_that_its_command_comes_to_and_little_more(ps, home, part):
+    ps("install")
+    *unknown, last = through_door(home, part, code="\n" + UNKNOWN_NAMES).stdout.splitlines()
+    assert unknown == []
+    count, others, cache = last.split()
+    assert others == "False" and f"/parts/{part}/__pycache__/" in cache
+    assert int(count) < 0.8 * len(vars(program))
+
+
+def test_a_part_of_another_program_than_the_installed_one_is_not_used(ps, home):
+    ps("install")
+    code = 'print("cmd_demo" in vars(m))'
+    assert through_door(home, "start", code=code).stdout == "False\n"
+    with open(home / INSTALLED[0], "a", encoding="utf-8") as f:
+        f.write("# a newer one\n")
+    assert through_door(home, "start", code=code).stdout == "True\n"
+
+
+def test_a_part_that_is_not_there_or_damaged_stops_nothing(ps, home):
+    ps("install")
+    parts = home / ".local/lib/persistent-sessions/parts"
+    (cache,) = (parts / "status/__pycache__").iterdir()
+    whole = ps("status").stdout
+    for damage in (b"", b"\0" * 4096):
+        cache.write_bytes(damage)
+        assert through_door(home, "status", "status").stdout == whole
+    shutil.rmtree(parts)
+    assert through_door(home, "status", "status").stdout == whole
+
+
+def test_a_part_that_is_asked_for_another_command_is_the_whole_program(ps, home):
+    ps("install")
+    for words in (["--version"], ["status"], ["list"]):
+        done = through_door(home, "start", *words)
+        assert done.returncode == 0 and done.stdout == ps(*words).stdout and not done.stderr
+
+
+def test_a_link_of_an_odd_name_in_the_folder_is_no_shim(ps, home):
+    """Python calls a program without a file "-c", and a folder may hold anything."""
+    ps("install")
+    (home / "-c").symlink_to("/bin/true")
+    done = through_door(home, "no-part", "status", cwd=home)
+    assert done.stdout == ps("status").stdout != ""
+
+
+# ---- A later installation --------------------------------------------------
+
+
+def test_what_the_unit_knows_survives_an_update_from_a_bare_shell(ps, home, claude):
+    (home / "tools").mkdir()
+    known = {"CLAUDE_CONFIG_DIR": str(home / "other"), "PATH": f"{home}/tools:{os.environ['PATH']}"}
+    ps("install", env=known)
+    dropin = home / ".config/systemd/user/persistent-sessions.service.d/environment.conf"
+    before = program.parse_dropin(dropin.read_text())
+    done = ps("install", env={"PATH": "/usr/bin:/bin", "TZ": "Asia/Tokyo"})
+    after = program.parse_dropin(dropin.read_text())
+    assert after["CLAUDE_CONFIG_DIR"] == known["CLAUDE_CONFIG_DIR"]
+    assert after["PS_CLAUDE"] == before["PS_CLAUDE"] != "" and after["TZ"] == "Asia/Tokyo"
+    assert str(home / "tools") in after["PATH"].split(":")
+    assert after["PATH"].startswith("/usr/bin:/bin")
+    assert "CLAUDE_CONFIG_DIR" in done.stderr and str(dropin) in done.stderr

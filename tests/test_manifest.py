@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import shutil
@@ -12,6 +13,8 @@ import pytest
 import sessions
 import support
 from sessions import clone, commit, configure, row, state
+
+import persistent_sessions as program
 
 
 def names(ps, **how):
@@ -114,6 +117,62 @@ def test_another_users_row_of_the_same_name_is_no_earlier_line(ps, home):
     done = ps("start", "--dry-run")
     assert done.stdout.count("api: LAUNCH") == 1, done.stdout
     assert "an earlier line" not in done.stderr and done.returncode == 0, done.stderr
+
+
+def test_a_row_does_not_take_over_what_is_open_in_another_folder(ps, home):
+    """Its conversation would be resumed in the row's folder, with the row's permissions."""
+    sessions.declare(row("app", "fleet"), row("web"))
+    (home / "work").mkdir()
+    (home / "link").symlink_to("work")
+    state().mkdir(0o700, parents=True)
+    (state() / "registry.tsv").write_text(f"app\t{home}/link\nweb\t{home}/web/\n")
+    done = ps("list", "--json")
+    shown = {s["name"]: s for s in json.loads(done.stdout)["sessions"]}
+    assert shown["app"]["directory"] == str(home / "work") and not shown["app"]["declared"]
+    assert shown["web"]["declared"]
+    assert done.returncode == 1 and f"app is open in {home}/work" in done.stderr
+    ps("retire", "app")
+    done = ps("start", "app", "--dry-run")
+    assert done.stdout.startswith("app: RETIRED") and not done.stderr, done.stderr
+
+
+def test_a_row_whose_disk_is_not_mounted_stays_in_the_list(ps, home):
+    """Whose its folder is cannot be seen: the nearest folder above it is somebody else's."""
+    disk = "/"
+    if os.getuid() == 0:
+        disk = f"{home}/disk/"
+        os.makedirs(disk)
+        os.chown(disk, 65534, 65534)
+    missing = f"{disk}not-mounted-here/app"
+    sessions.declare(f"app\t{missing}\t-\t-\t-", f"other\t{missing}\t-\t-\t-")
+    shutil.rmtree(f"{disk}not-mounted-here", ignore_errors=True)
+    sessions.file_id("app", sessions.new_id(1))
+    done = ps("start", "--dry-run")
+    assert done.stdout.startswith("app: GONE") and "other" not in done.stdout
+    assert done.returncode == 1
+
+
+def test_only_the_folders_of_the_named_rows_are_looked_at(ps, home):
+    """A hook does not wait for a disk that another row is on."""
+    sessions.declare(row("api"), row("web"))
+    ps("list")
+    paths = program.Paths.from_env(os.environ)
+    assert set(program.read_copies(paths, {"web"})) == {"web"}
+    assert set(program.read_copies(paths)) == {"api", "web"}
+
+
+@pytest.mark.parametrize("what", ["config.json", "persistent-sessions"])
+def test_a_configuration_behind_a_dangling_link_is_the_last_good_one(ps, home, what):
+    path = configure(manifest={"file": str(home / "m.tsv")})
+    (home / "m.tsv").write_text(row("api") + "\n")
+    assert names(ps)[0] == ["api"]
+    linked = path if what == "config.json" else path.parent
+    linked.rename(home / "dotfiles")
+    linked.symlink_to(home / "dotfiles")
+    assert names(ps)[0] == ["api"]
+    (home / "dotfiles").rename(home / "not mounted")
+    found, done = names(ps)
+    assert found == ["api"] and done.returncode == 1 and "leads nowhere" in done.stderr
 
 
 def test_the_good_rows_of_a_torn_registry_stay(ps, home):

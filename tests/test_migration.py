@@ -89,6 +89,12 @@ def test_an_id_of_no_session_is_kept_in_the_attic(ps, older):
     assert kept.read_text() == f"{new_id(4)}\n"
 
 
+def test_no_id_is_put_away_while_a_row_cannot_be_read(ps, older):
+    sessions.declare("nobody /space/for/a/tab")
+    done = ps("install")
+    assert head_id("nobody") == new_id(4) and "install: migration" in done.stderr
+
+
 def test_a_session_opened_while_install_works_keeps_its_id(ps, older):
     """Its world was read before `open` made the session."""
     before = program.World(())

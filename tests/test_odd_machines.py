@@ -306,6 +306,34 @@ int flock(int fd, int how)
 """
 
 
+def test_processes_that_may_not_be_seen_are_somebody_elses(ps, home, tmp_path):
+    """With hidepid=1 the numbers of other users' processes are all that is seen of them."""
+    if os.getuid() != 0:
+        pytest.skip(f"{ABSENT}root, to hide processes")
+    declare(row("api"), row("held"))
+    for number, name in enumerate(("api", "held"), 1):
+        sessions.file_id(name, sessions.new_id(number))
+        sessions.transcript(sessions.new_id(number))
+    old = sessions.record(os.getpid(), sessions.new_id(1), cwd=str(home / "api"))
+    shutil.copy(SESSIONS, home / "program.py")
+    for folder, _, names in os.walk(home.parent):
+        for name in (".", *names):
+            os.chown(os.path.join(folder, name), 65534, 65534, follow_symlinks=False)
+    hide = "mount -t proc -o hidepid=1 proc /proc && exec setpriv --reuid=65534 --regid=65534"
+    words = f"{hide} --clear-groups /usr/bin/python3 -IS {home}/program.py start --dry-run"
+
+    def planned():
+        argv = ["unshare", "-m", "sh", "-c", words]
+        done = subprocess.run(argv, capture_output=True, encoding="utf-8", timeout=60)
+        return done.stdout, done.stderr
+
+    said, wrong = planned()
+    assert f"api: LAUNCH: {sessions.new_id(1)}" in said and not wrong, (said, wrong)
+    os.chown(old, 0, 0)  # a claude that root runs in this home: it may be that one
+    said, wrong = planned()
+    assert "api: HELD" in said and "held: LAUNCH" in said, (said, wrong)
+
+
 def test_in_a_home_without_locks_the_runtime_folder_holds_the_lock(ps, door, claude, home):
     compiler = shutil.which("cc")
     if not compiler:
