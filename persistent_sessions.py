@@ -5089,11 +5089,21 @@ def await_end(conn: int, pane: int, server: int) -> None:
         poll.poll(LOST_GRACE * 1000)
 
 
-def stop_scope(paths: Paths, unit: str) -> None:
-    """Have systemd end everything in a launch's scope: TERM, HUP, and KILL after SCOPE_STOP."""
-    if unit:
-        env = {**os.environ, "XDG_RUNTIME_DIR": paths.runtime}
-        run(["systemctl", "--user", "stop", "--no-block", "--", unit], check=False, env=env)
+def stop_scope(paths: Paths, unit: str) -> bool:
+    """Have systemd end everything in a launch's scope: TERM, HUP, and KILL after SCOPE_STOP.
+
+    False when it does not answer: neither a command nor a status may wait for it.
+    """
+    if not unit:
+        return True
+    argv = ["systemctl", "--user", "stop", "--no-block", "--", unit]
+    env = {**os.environ, "XDG_RUNTIME_DIR": paths.runtime}
+    try:
+        run(argv, check=False, timeout=MANAGER_TIMEOUT, env=env)
+    except Failure as e:
+        trace(f"host: {unit}: {e}")
+        return False
+    return True
 
 
 def fall_back(ledger: str, entry: Launch, order: Order, strays: Iterable[int], why: str) -> int:
@@ -6310,8 +6320,9 @@ def cmd_stop(word: str) -> int:
     if hosted:
         if hosted.alive and not stop_hosted(start_.paths, hosted.entry):
             raise Failure(f"{word}: it does not end", hint=f"ps -fp {hosted.entry.pane}")
-        if hosted.state == LOST:  # what ran in it may have survived its terminal
-            stop_scope(start_.paths, hosted.entry.unit)
+        unit = hosted.entry.unit if hosted.state == LOST else ""
+        if not stop_scope(start_.paths, unit):  # what ran in it may have survived its terminal
+            raise Failure(f"{word}: systemd does not answer", hint=f"systemctl --user stop {unit}")
         tell(f"{hosted.entry.id}: {'stopped' if hosted.alive else format_state(hosted)}")
         return OK
     assert spec is not None

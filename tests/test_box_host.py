@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 import shutil
@@ -75,6 +76,17 @@ def small_disk(ann):
     ann.box.root("mount", "-t", "tmpfs", "-o", "size=1m,uid=1001,mode=700", "small", LEDGER)
     yield LEDGER
     ann.box.root("umount", "-l", LEDGER)
+
+
+@contextlib.contextmanager
+def hung_manager(ann):
+    """Have ann's user manager answer nobody."""
+    pid = ann.sh("pgrep -u ann -x systemd").stdout.strip()
+    ann.box.root("kill", "-STOP", pid)
+    try:
+        yield
+    finally:
+        ann.box.root("kill", "-CONT", pid)
 
 
 @pytest.fixture(scope="module")
@@ -336,6 +348,15 @@ def test_a_command_runs_once_whatever_tmux_answers(ann, wrapper, status):
     ran = ann.sh("cat ran", check=False).stdout
     assert ran in ("x\n", "") if status is None else ran == "x\n"
     assert done.returncode == status or (status is None and done.returncode != 0)
+
+
+def test_a_command_runs_at_once_when_the_user_manager_hangs(ann):
+    ann.box.write(f"{HOME}/hung/systemd-run", "#!/bin/sh\nexit 1\n", "ann", "755")
+    host = "persistent-sessions host --name hung -- sh -c 'echo ran; exit 4'"
+    with hung_manager(ann):
+        done = ann.sh(f"PATH=$HOME/hung:$PATH {host}", check=False)
+    assert (done.returncode, done.stdout) == (4, "ran\n"), done.stderr
+    assert not ann.box.exists(f"{LEDGER}/spawn/{ann.hosted('hung')[0]['id']}")
 
 
 # ---- Admission ------------------------------------------------------------
