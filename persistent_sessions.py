@@ -5199,8 +5199,11 @@ def host_launch(paths: Paths, config: Config, ledger: str, entry: Launch, order:
         why = f"{entry.id} (session {place.session!r}): {e}"
         report(Failure(f"host: {why}", hint=f"{PROG} logs {entry.id}"))
         stop_scope(paths, place.unit)
-        remove(place.socket)
         remove_tree(handoff)
+        try:
+            remove(place.socket)
+        except OSError as error:  # a later sweep removes it
+            trace(f"host: {place.socket}: {error.strerror}")
         exit_with(BROKEN)
 
 

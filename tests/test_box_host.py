@@ -274,6 +274,19 @@ def test_every_loss_ends_in_a_failure_and_leaves_nothing_running(ann, name, loss
     assert ann.state(name) == ("LOST" if ann.hosted(name)[0]["status"] is None else "ENDED")
 
 
+@pytest.mark.parametrize("mode", ["700", "500"])
+def test_a_loss_is_told_also_when_nothing_can_be_cleared_away(ann, mode):
+    ann.begin("hindered", "exec sleep 100")
+    one = ann.launch("hindered")
+    folder = ann.sh("echo $XDG_RUNTIME_DIR/persistent-sessions").stdout.strip()
+    with hung_manager(ann):
+        ann.sh(f"chmod {mode} {folder}; kill -9 {one['panePid']}")
+        status = ann.status("hindered")
+    ann.sh(f"chmod 700 {folder}")
+    assert status == 125 and one["id"] in ann.sh("cat hindered.err").stdout
+    assert not ann.box.exists(f"{LEDGER}/spawn/{one['id']}")
+
+
 def test_a_deleted_handoff_is_a_loss_and_no_success(ann):
     ann.begin("handoff", "read x; exit 0")
     one = ann.launch("handoff")
