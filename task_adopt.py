@@ -72,7 +72,7 @@ def parse_task(name: str, raw: bytes, changed: int) -> Task | None:
     task = {"owner": "", "activeForm": "", "metadata": {}, **parse_dict(raw)}
     keys = ("subject", "description", "owner", "activeForm", "metadata", "blocks", "blockedBy")
     whole = all(map(isinstance, map(task.get, keys), (*[str] * 4, dict, list, list)))
-    number, status = parse_digits(name[:-5].encode()), task.get("status")
+    number, status = parse_digits(name[:-5].encode("ascii", "replace")), task.get("status")
     named = (name, task.get("id")) == (f"{number}.json", str(number)) and status in STATUSES
     ids = (i for key in ("blocks", "blockedBy") for i in dig(task, list, key))
     if not (number and named and whole and all(isinstance(i, str) for i in ids)):
@@ -212,7 +212,7 @@ def read_owners(session: str) -> tuple[dict[str, str], str]:
     for name in (n for n in listed[running] if n.endswith(".json")):  # the others are keys
         record = parse_dict(read_bytes(os.path.join(running, name))[0])
         owner, pid = dig(record, str, "sessionId"), dig(record, int, "pid")
-        pid = pid or parse_digits(name[:-5].encode())
+        pid = pid or parse_digits(os.fsencode(name[:-5]))
         life = read_life(pid) if pid > 0 else ""
         if life and not owner:  # half a record: Claude rewrites them in place
             doubt = f"{name!r} in {running} cannot be read"
@@ -321,7 +321,7 @@ def remove_staging(root: str, own: str = "") -> None:
     """Remove the staging folder `own`, or else those of hooks that were killed."""
     for name in [own] if own else [n for n in os.listdir(root) if n.startswith(STAGING)]:
         pid, _, start = name[len(STAGING) :].partition("-")
-        if own or read_life(parse_digits(pid.encode())) not in (start, "?"):
+        if own or read_life(parse_digits(os.fsencode(pid))) not in (start, "?"):
             import shutil
 
             shutil.rmtree(os.path.join(root, name), ignore_errors=True)

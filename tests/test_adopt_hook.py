@@ -205,6 +205,16 @@ def test_an_odd_environment_does_not_fail_the_session(box, name, value):
     box.hook(env={name: value}).context  # noqa: B018 (it checks the output)
 
 
+@pytest.mark.parametrize("where", [f"tasks/{OLD}/x", "sessions/x", "tasks/.task-adopt-"])
+def test_a_file_name_that_is_not_utf_8_hides_nothing(box, where):
+    box.session(OLD)
+    path = f"{box.claude}/{where}\udcff.json"
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    open(path, "w").close()
+    said = box.hook()
+    assert f"recovered from {OLD}" in said.context and said.stderr == ""
+
+
 @pytest.mark.parametrize("what", ["tasks", "projects/-box-proj", "sessions"])
 def test_a_file_where_a_folder_should_be_does_not_fail_the_session(box, what):
     box.session(OLD)
