@@ -238,14 +238,13 @@ def read_origin(path: str) -> tuple[str, bool]:
     return "", sub_agent
 
 
-def read_heir(old: Sibling, newer: Iterable[Sibling], folder: str) -> str:
-    """Return the newer conversation that holds the tasks of `old`, finished them or was told."""
-    subjects, mark = {(t.number, t.subject) for t in old.tasks}, f" from {old.name}:"
-    for new in newer:
+def read_heir(old: Sibling, others: Iterable[Sibling], folder: str) -> str:
+    """Return the conversation newer than `old` that holds its tasks, finished them or was told."""
+    subjects, mark = {(t.number, t.subject) for t in old.tasks}, f" from {old.name}:".encode()
+    for new in (s for s in others if s.changed > old.changed):
         wiped = not new.tasks and new.high >= old.tasks[-1].number
-        records = read_transcript(f"{folder}/{new.name}.jsonl", SPAN, having=mark.encode())
-        notes = (dig(record, dict, "attachment") for record in records)
-        told = (n for n in notes if n.get("hookEvent") == "SessionStart" and mark in str(n))
+        records = read_transcript(f"{folder}/{new.name}.jsonl", SPAN, having=mark)
+        told = (dig(r, str, "attachment", "hookEvent") == "SessionStart" for r in records)
         if wiped or subjects <= {(t.number, t.subject) for t in new.tasks} or any(told):
             return str(new.name)
     return ""
@@ -266,17 +265,19 @@ def read_siblings(session: str, folder: str, cwd: str, root: str) -> list[Siblin
             unread = unread if e.errno in (errno.ENOENT, errno.ENOTDIR) else f"{name}: {e.strerror}"
     found.sort(key=lambda s: -s.changed)
     taken, doubt = read_owners(session) if found else ({}, "")
-    before = read_bytes(f"{folder}/{session}.jsonl", 1)[1] or time.time_ns()
+    before = read_bytes(f"{folder}/{session}.jsonl", 1)[1]
+    others = os.listdir(f"{folder}/..") if found and not before else []  # Claude appends there
+    moved = any(os.path.lexists(f"{folder}/../{n}/{session}.jsonl") for n in others)
     for at, old in [(i, s) for i, s in enumerate(found) if any(t.open for t in s.tasks)]:
         place, sub_agent = read_origin(f"{folder}/{old.name}.jsonl")
-        newer = [s for s in reversed(found[:at]) if s.changed > old.changed]
-        successor = read_heir(old, newer, folder)
+        successor = read_heir(old, reversed(found[:at]), folder)
         verdicts = (  # the first that applies
             (old.name in taken, NO, taken.get(old.name)),
             (sub_agent, NO, "a sub-agent"),
             (place and os.path.realpath(place) != os.path.realpath(cwd), NO, f"started in {place}"),
             (successor, NO, f"{successor} went on with it"),
-            (old.changed >= before, DOUBT, "it is not older than this session"),
+            (moved, NO, "this session was begun in another folder"),
+            (old.changed >= (before or time.time_ns()), DOUBT, "it is not older than this session"),
             (not place, DOUBT, "the folder it was started in is not known"),
             (doubt or unread, DOUBT, doubt or unread),
         )
@@ -318,10 +319,10 @@ def sync_rename(path: str) -> None:
 
 
 def remove_staging(root: str, own: str = "") -> None:
-    """Remove the staging folder `own`, or else those of hooks that were killed."""
-    for name in [own] if own else [n for n in os.listdir(root) if n.startswith(STAGING)]:
+    """Remove the staging folder `own`, and those of hooks that were killed."""
+    for name in (n for n in os.listdir(root) if n.startswith(STAGING)):
         pid, _, start = name[len(STAGING) :].partition("-")
-        if own or read_life(parse_digits(os.fsencode(pid))) not in (start, "?"):
+        if name == own or read_life(parse_digits(os.fsencode(pid))) not in (start, "?"):
             import shutil
 
             shutil.rmtree(os.path.join(root, name), ignore_errors=True)
@@ -340,9 +341,8 @@ def publish(root: str, source: str, name: str) -> None:
                     f.write(raw)
                 os.utime(f"{root}/{own}/{file}", ns=(changed, changed))
         rename_noreplace(f"{root}/{own}", f"{root}/{name}")
-    except OSError:
+    finally:  # a folder that was published has another name
         remove_staging(root, own)
-        raise
     sync_rename(f"{root}/{name}")
 
 

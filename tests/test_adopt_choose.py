@@ -126,6 +126,13 @@ def test_a_transcript_that_is_a_link_or_a_folder_is_none(box):
     assert box.hook().stdout == "" and not box.has()
 
 
+def test_a_conversation_resumed_in_another_folder_takes_nothing_of_this_one(box):
+    box.session(OLD)
+    os.mkdir(f"{box.claude}/projects/-old")
+    os.rename(box.transcript(NEW, ago=9e5), f"{box.claude}/projects/-old/{NEW}.jsonl")
+    assert box.hook(source="resume").stdout == "" and not box.has()
+
+
 # ---- Older ----------------------------------------------------------------
 
 
