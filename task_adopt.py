@@ -6,8 +6,8 @@
     task-adopt adopt --from ID [--to ID]    adopt by hand where the hook could only name several
     task-adopt install | uninstall          the hook and the task tools in Claude's settings
 
-Every source but `clear` is treated alike.  Promised: no list is replaced or merged into, the source
-is not changed, no session fails: the hook exits 0, its output is empty or one JSON object.
+Nothing is adopted on `clear` and `compact`.  Promised: no list is replaced or merged into, the
+source is not changed, no session fails: the hook exits 0, its output is empty or one JSON object.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ CONTEXT_MAX, SHOWN_MAX = 4096, 40  # bytes of what the model is told, tasks in i
 AT_FDCWD, RENAME_NOREPLACE = -100, 1  # <fcntl.h>, <linux/fs.h>
 RENAMEAT2 = {"x86_64": 316, "aarch64": 276, "riscv64": 276, "armv7l": 382, "i686": 353}
 RECENT = {"Last prompts of the user:": 4, "Answers of the user:": 4, "Last TodoWrite list:": 1}
-
 Task = namedtuple("Task", "number subject description status open changed")  # changed: in ns
 Sibling = namedtuple("Sibling", "name changed tasks high verdict why")  # high: last number freed
 
@@ -265,7 +264,7 @@ def read_siblings(session: str, folder: str, cwd: str, root: str) -> list[Siblin
             unread = unread if e.errno in (errno.ENOENT, errno.ENOTDIR) else f"{name}: {e.strerror}"
     found.sort(key=lambda s: -s.changed)
     taken, doubt = read_owners(session) if found else ({}, "")
-    before = read_bytes(f"{folder}/{session}.jsonl", 1)[1]
+    head, before = read_bytes(f"{folder}/{session}.jsonl", SPAN)
     others = os.listdir(f"{folder}/..") if found and not before else []  # Claude appends there
     moved = any(os.path.lexists(f"{folder}/../{n}/{session}.jsonl") for n in others)
     for at, old in [(i, s) for i, s in enumerate(found) if any(t.open for t in s.tasks)]:
@@ -276,6 +275,7 @@ def read_siblings(session: str, folder: str, cwd: str, root: str) -> list[Siblin
             (sub_agent, NO, "a sub-agent"),
             (place and os.path.realpath(place) != os.path.realpath(cwd), NO, f"started in {place}"),
             (successor, NO, f"{successor} went on with it"),
+            (re.search(rb'"commandRun": ?{"command": ?"clear"', head), NO, "put away by /clear"),
             (moved, NO, "this session was begun in another folder"),
             (old.changed >= (before or time.time_ns()), DOUBT, "it is not older than this session"),
             (not place, DOUBT, "the folder it was started in is not known"),
@@ -358,7 +358,7 @@ def hook(payload: dict[str, object]) -> str:
     why = "it is not clear which one is continued here"
     if os.path.isdir(root):
         remove_staging(root)
-        if not shared and not os.path.lexists(own):
+        if not shared and not os.path.lexists(own) and source != "compact":
             siblings = read_siblings(session, os.path.dirname(transcript), cwd, root)
     named = [s for s in siblings if s.verdict == YES]
     try:
