@@ -4278,19 +4278,26 @@ def read_event(paths: Paths, name: str, run_: Supervisor) -> Event | None:
     return event if event is not None and event.is_of(run_) else None
 
 
+def find_run(paths: Paths, name: str, pid: int) -> tuple[str, Supervisor | None]:
+    """Return the .run of a process and the name it is filed under: `rename` moves the file.
+
+    Raises OSError or Failure for what cannot be read.
+    """
+    start = process_start(pid)
+    others = [n[:-4] for n in os.listdir(paths.state) if n.endswith(".run")]
+    for each in (name, *others):
+        run_ = parse_supervisor(read_state(paths.of(each, "run")))
+        if run_ is not None and (run_.pid, run_.start) == (pid, start):
+            return each, run_
+    return name, None
+
+
 def current_name(paths: Paths, name: str) -> str:
-    """Return the name that this process's session has now: `rename` moves its .run file."""
-    me = os.getpid()
-    start = process_start(me)
+    """Return the name that this process's session has now."""
     try:
-        others = [n[:-4] for n in os.listdir(paths.state) if n.endswith(".run")]
-        for each in (name, *others):
-            run_ = parse_supervisor(read_state(paths.of(each, "run")))
-            if run_ is not None and (run_.pid, run_.start) == (me, start):
-                return each
+        return find_run(paths, name, os.getpid())[0]
     except (OSError, Failure):
-        pass  # the name it was launched under is as good
-    return name
+        return name  # the name it was launched under is as good
 
 
 def read_copies(paths: Paths, only: Container[str] = ()) -> dict[str, Spec]:
@@ -4512,9 +4519,7 @@ def take_event(paths: Paths, payload: Mapping[str, object]) -> None:
     launched = os.environ.get("PS_SESSION_NAME", "")
     run_ = None
     if launched and not classify_name(launched):
-        run_ = parse_supervisor(read_state(paths.of(launched, "run")))
-    if run_ is not None and run_.pid != shown[0].pid:
-        run_ = None
+        launched, run_ = find_run(paths, launched, shown[0].pid)
     pid = hook_claude(run_, shown[0].pid)
     if not pid or is_nested(paths.claude, pid, shown[0].pid):
         return

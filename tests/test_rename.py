@@ -69,6 +69,15 @@ def test_a_renamed_session_can_be_ended_for_good(ps, work):
     assert ps("start").returncode == 0 and sessions.panes() == {} and "work" not in names()
 
 
+def test_a_session_renamed_by_us_and_then_in_tmux_can_be_ended_for_good(ps, work, tmux):
+    ps("rename", "work", "new")
+    tmux("rename-session", "-t", "=new", "newer")
+    sessions.type_line("newer", "/exit")
+    assert support.wait_until(lambda: (state() / "new.retired").exists())
+    assert sessions.pairs("new", "exit")["deliberate"] == "yes"
+    assert ps("start").returncode == 0 and sessions.panes() == {}
+
+
 def test_the_hook_files_a_new_conversation_under_the_new_name(ps, work):
     first = head_id("work")
     ps("rename", "work", "new")
