@@ -6024,15 +6024,21 @@ def set_aside(paths: Paths, name: str, directory: str) -> None:
         tell(f"{name}: an earlier session of this name was in another folder; its ids are kept")
 
 
+def read_mark(paths: Paths, name: str) -> str | None:
+    """Return the mark of a deliberate end as it stands, None where there is none."""
+    path = paths.of(name, "retired")
+    return read_state(path) if os.path.exists(path) else None
+
+
 def reserve(
     start_: Start, directory: str, wished: str, new: bool, world: World
-) -> tuple[Spec, bool]:
-    """Register a session for a folder under a name that is nobody else's; tell if it had ended.
+) -> tuple[Spec, str | None]:
+    """Register a session for a folder under a name that is nobody else's; return its mark too.
 
     Only a mark that names no folder can be in its way.
     """
     paths = start_.paths
-    chosen: list[tuple[Spec, bool]] = []
+    chosen: list[tuple[Spec, str | None]] = []
     why = classify_directory(directory)
     if why:  # its row would lead elsewhere after a crash
         raise Failure(f"open: {why}: {directory!r}", hint="command claude")
@@ -6050,10 +6056,10 @@ def reserve(
         name = wished or plan_name(directory, os.path.realpath(paths.home), user_name(), owners)
         if name not in names:
             set_aside(paths, name, directory)
-        spec, mark = Spec(name, directory, args=start_.config.open_args), paths.of(name, "retired")
-        chosen.append((spec, os.path.exists(mark)))
+        spec = Spec(name, directory, args=start_.config.open_args)
+        chosen.append((spec, read_mark(paths, name)))
         register(paths, spec)
-        remove(mark)
+        remove(paths.of(name, "retired"))
 
     with_lock(paths, act)
     return chosen[0]
@@ -6099,8 +6105,10 @@ def plan_resume(
     return decision
 
 
-def take_opened(start_: Start, world: World, name: str, new: bool) -> tuple[Start, Spec, bool]:
-    """Return the session that `open` means, its row registered and its end revoked."""
+def take_opened(
+    start_: Start, world: World, name: str, new: bool
+) -> tuple[Start, Spec, str | None]:
+    """Return the session that `open` means, its row registered, and the mark taken off it."""
     directory = os.path.realpath(os.getcwd())
     rows = {spec.name: spec for spec in (*world.retired, *world.specs)}
     if name and not new and name not in rows:
@@ -6110,13 +6118,13 @@ def take_opened(start_: Start, world: World, name: str, new: bool) -> tuple[Star
     if new and name in rows:
         raise Failure(f"open: the name {name!r} is taken", hint=f"{PROG} open {name}")
     spec = rows.get(name) if name else plan_open(directory, world)
-    retired = False
     if new or spec is None:
-        spec, retired = reserve(start_, directory, name, new, world)
-    elif os.path.exists(start_.paths.of(spec.name, "retired")):
-        start_, retired = revive(start_, [spec.name]), True
+        spec, mark = reserve(start_, directory, name, new, world)
+    else:
+        mark = read_mark(start_.paths, spec.name)
+        start_ = start_ if mark is None else revive(start_, [spec.name])
     others = [s for s in start_.specs if s.name != spec.name]
-    return start_._replace(specs=(*others, spec)), spec, retired
+    return start_._replace(specs=(*others, spec)), spec, mark
 
 
 def show_opened(start_: Start, decision: Decision, socket: str) -> int:
@@ -6147,8 +6155,20 @@ def refuse_opened(paths: Paths, decision: Decision, fresh: bool) -> NoReturn:
     raise Failure(f"{name}: {decision.verdict}: {decision.why}", hint=decision.hint)
 
 
-def launch_opened(start_: Start, decision: Decision, world: World, binary: str, fresh: bool) -> int:
-    """Launch the one session that a person opens, and show it; `fresh`: its row is of now."""
+def put_back(start_: Start, name: str, mark: str) -> None:
+    """Put back the mark that `open` took off a session it then did not launch."""
+    paths, rows = start_.paths, {spec.name for spec in start_.specs}
+
+    def act() -> None:
+        write_state(paths.of(name, "retired"), mark)
+        if name not in rows:
+            unregister(paths, [name])
+
+    with_lock(paths, act)
+
+
+def launch_opened(start_: Start, decision: Decision, world: World, binary: str, fresh: bool) -> str:
+    """Launch the one session that a person opens, return its socket; `fresh`: its row is of now."""
     paths, config, spec = start_.paths, start_.config, decision.spec
     trust_opened(paths, config, spec.directory)
     socket = read_sockets(config, live_runs(world.facts))[0]
@@ -6159,7 +6179,36 @@ def launch_opened(start_: Start, decision: Decision, world: World, binary: str, 
     came = done.late.get(spec.name, decision)
     if came.verdict not in FINE:
         refuse_opened(paths, came, fresh)
-    return show_opened(start_, decision, socket)
+    return socket
+
+
+def start_opened(
+    start_: Start,
+    spec: Spec,
+    resume: str | None,
+    claude: tuple[str, str],
+    mark: str | None,
+    fresh: bool,
+) -> tuple[Decision, World, str]:
+    """Launch what `open` means where it does not live; return the socket of what was launched."""
+    paths = start_.paths
+    world = take_world(start_, records=True, insist=(spec.name,))
+    run_ = world.facts[spec.name].run
+    if run_ is not None and not run_.pane and world.facts[spec.name].run_live:
+        with_lock(paths, lambda: None)  # who is launching it holds the lock until it is there
+        world = take_world(start_, records=True, insist=(spec.name,))
+    decision = next(d for d in plan(world) if d.spec.name == spec.name)
+    if resume:
+        world = world._replace(jobs=read_jobs(paths.claude))
+    decision = plan_resume(decision, world, resume or "", mark is not None, resume == "")
+    if decision.verdict not in (LIVE, BLOCKED, LAUNCH):
+        refuse_opened(paths, decision, fresh)
+    if decision.verdict != LAUNCH:
+        return decision, world, ""
+    binary, news = claude
+    for line in filter(None, (news, decision.why)):
+        tell(line)
+    return decision, world, launch_opened(start_, decision, world, binary, fresh)
 
 
 def cmd_open(name: str = "", resume: str | None = None, new: bool = False) -> int:
@@ -6178,25 +6227,18 @@ def cmd_open(name: str = "", resume: str | None = None, new: bool = False) -> in
             why = found.trouble or found.unreadable.get(resume)
             raise Failure(f"open: {why or f'no conversation {resume} on disk'}")
         resume = choose_successor(resume, found.moved)
-    binary, news = find_claude(paths, config)
-    rows = {spec.name for spec in start_.specs}
-    start_, spec, retired = take_opened(start_, take_world(start_), name, new)
-    fresh = spec.name not in rows and not retired
-    world = take_world(start_, records=True, insist=(spec.name,))
-    run_ = world.facts[spec.name].run
-    if run_ is not None and not run_.pane and world.facts[spec.name].run_live:
-        with_lock(paths, lambda: None)  # who is launching it holds the lock until it is there
-        world = take_world(start_, records=True, insist=(spec.name,))
-    decision = next(d for d in plan(world) if d.spec.name == spec.name)
-    if resume:
-        world = world._replace(jobs=read_jobs(paths.claude))
-    decision = plan_resume(decision, world, resume or "", retired, resume == "")
-    if decision.verdict not in (LIVE, BLOCKED, LAUNCH):
-        refuse_opened(paths, decision, fresh)
+    claude = find_claude(paths, config)
+    before, rows = start_, {spec.name for spec in start_.specs}
+    start_, spec, mark = take_opened(start_, take_world(start_), name, new)
+    fresh = spec.name not in rows and mark is None
+    try:
+        decision, world, socket = start_opened(start_, spec, resume, claude, mark, fresh)
+    except (Failure, OSError, KeyboardInterrupt):
+        if mark is not None:
+            put_back(before, spec.name, mark)
+        raise
     if decision.verdict == LAUNCH:
-        for line in filter(None, (news, decision.why)):
-            tell(line)
-        return launch_opened(start_, decision, world, binary, fresh)
+        return show_opened(start_, decision, socket)
     socket, shown = shown_name(spec, world)
     if not shown:
         raise Failure(f"{spec.name}: {decision.why}", hint=f"{PROG} list")

@@ -127,6 +127,18 @@ def test_an_ended_session_gets_a_new_conversation_and_loses_its_mark(ps, work):
     assert not (state() / "work.retired").exists() and first in (state() / "work.id").read_text()
 
 
+def test_a_refused_open_revokes_no_deliberate_end(ps, work, tmux):
+    ps("open", cwd=work)
+    sessions.type_line("work", "/exit")
+    assert support.wait_until(lambda: sessions.ended("work") and "work" not in sessions.panes())
+    files = state() / "work.retired", state() / "registry.tsv"
+    before = [path.read_bytes() for path in files]
+    tmux("new-session", "-d", "-s", "work", "sleep", "300")
+    done = ps("open", "work")
+    assert done.returncode == 1 and "work: FOREIGN" in done.stderr, done.stderr
+    assert [path.read_bytes() for path in files] == before
+
+
 def test_the_old_conversation_can_be_taken_up_again(ps, work):
     ps("open", cwd=work)
     sessions.prompt("work", "hello")
