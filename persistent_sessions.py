@@ -116,6 +116,7 @@ LOST_GRACE = 2.0  # seconds a pane has to publish its receipt after its server i
 PANE_GRACE = 5.0  # seconds a pane has to come that has claimed a job nobody answered for
 SCREEN_WAIT = 1.0  # seconds a stopped screen may hold up the data it shows a copy of
 SCOPE_STOP = 5.0  # seconds from TERM and HUP to KILL when a launch's scope is stopped
+LOOK_PAUSE = 30.0  # seconds at most between two looks for a first trace of a session's claude
 SETTLE = 0.5  # seconds a signal may still be on its way when no SessionEnd event was seen
 WAVE = 2.0  # seconds a wave may hold up the next one
 HOOK_STDIN_WAIT = 2.0
@@ -4174,18 +4175,18 @@ def supervise(
     """Wait for the child; return its code (-N: signal N) and which of HUP, TERM reached us.
 
     Both are passed on at once: on a hang-up the kernel tells only us.  After the terminal
-    is gone HUP becomes TERM, then KILL.  `look` is asked now and then until it says True;
-    `settle` gives the seconds a signal may still be late after the end.
+    is gone HUP becomes TERM, then KILL.  `look` is asked now and then until it says True,
+    however late; `settle` gives the seconds a signal may still be late after the end.
     """
     poll = select.poll()
     poll.register(wakeups, select.POLLIN)
     outside = ""
-    began = time.monotonic()
     pause = 0.25
+    next_look = time.monotonic() + pause
     looking = True
     later: list[tuple[float, int]] = []  # (moment, signal) still to be sent
     while True:
-        moments = [began + pause] * looking + [at for at, _ in later[:1]]
+        moments = [next_look] * looking + [at for at, _ in later[:1]]
         left = max(0.0, min(moments) - time.monotonic()) * 1000 if moments else None
         poll.poll(left)
         for number in heard(wakeups):
@@ -4212,9 +4213,10 @@ def supervise(
                     "HUP" if signal.SIGHUP in late else "TERM" if signal.SIGTERM in late else ""
                 )
             return code, outside
-        if looking and time.monotonic() >= began + pause:
-            looking = not look() and pause < 300
-            pause *= 2
+        if looking and time.monotonic() >= next_look:
+            looking = not look()
+            pause = min(pause * 2, LOOK_PAUSE)
+            next_look = time.monotonic() + pause
         while later and time.monotonic() >= later[0][0]:
             signal_group(pid, later.pop(0)[1])
 

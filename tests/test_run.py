@@ -320,3 +320,36 @@ def test_the_end_of_the_agent_does_not_cut_the_wait_for_a_late_hang_up_short():
     argv = [support.sys.executable, "-IS", "-c", LATE, support.ROOT]
     done = subprocess.run(argv, timeout=20, capture_output=True, text=True)
     assert done.stdout == "0 HUP\n", (done.stdout, done.stderr)
+
+
+LONG = """
+import os, select, signal, sys, time
+sys.path.insert(0, sys.argv[1])
+import persistent_sessions as program
+wakeups, now, looks = program.listen(), [0.0], []
+pid = program.start_child(program.Job(("sleep", "60"), "/", os.environ), -1)
+
+class Clock:
+    def register(self, fd, mask):
+        pass
+
+    def poll(self, left):
+        now[0] += (left or 0) / 1000
+        if left is None:
+            os.kill(pid, signal.SIGKILL)
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+def look():
+    looks.append(now[0])
+    return now[0] > 7200
+
+select.poll, time.monotonic = Clock, lambda: now[0]
+program.supervise(pid, -1, wakeups, look, lambda: 0.0)
+print(looks[-1] > 7200, max(b - a for a, b in zip(looks, looks[1:])) <= 30)
+"""
+
+
+def test_a_dialog_that_was_answered_after_hours_hides_no_session():
+    argv = [support.sys.executable, "-IS", "-c", LONG, support.ROOT]
+    done = subprocess.run(argv, timeout=20, capture_output=True, text=True)
+    assert done.stdout == "True True\n", (done.stdout, done.stderr)
