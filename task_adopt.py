@@ -6,8 +6,8 @@
     task-adopt adopt --from ID [--to ID]    adopt by hand where the hook could only name several
     task-adopt install | uninstall          the hook and the task tools in Claude's settings
 
-Nothing is adopted on `clear` and `compact`.  Promised: no list is replaced or merged into, the
-source is not changed, no session fails: the hook exits 0, its output is empty or one JSON object.
+Every source but `clear` is treated alike.  Promised: no list is replaced or merged into, the source
+is not changed, no session fails: the hook exits 0, its output is empty or one JSON object.
 """
 
 from __future__ import annotations
@@ -358,7 +358,7 @@ def hook(payload: dict[str, object]) -> str:
     why = "it is not clear which one is continued here"
     if os.path.isdir(root):
         remove_staging(root)
-        if not shared and not os.path.lexists(own) and source != "compact":
+        if not shared and not os.path.lexists(own):
             siblings = read_siblings(session, os.path.dirname(transcript), cwd, root)
     named = [s for s in siblings if s.verdict == YES]
     try:

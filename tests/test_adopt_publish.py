@@ -55,25 +55,25 @@ def test_a_second_run_finds_the_own_list(box):
     assert snapshot(box.tasks) == before and box.lists() == {OLD, NEW}
 
 
-@pytest.mark.parametrize("source", ["startup", "resume", "fork", "not-known-yet", ""])
-def test_every_start_of_a_session_adopts(box, source):
+@pytest.mark.parametrize("source", ["startup", "resume", "fork", "compact", "not-known-yet", ""])
+def test_every_source_but_clear_adopts(box, source):
     box.session(OLD)
     assert "recovered" in box.hook(source=source).context
     assert box.has()
 
 
-@pytest.mark.parametrize("source", ["clear", "compact"])
-def test_within_a_session_nothing_is_adopted(box, source):
+def test_clear_is_silent_and_adopts_nothing(box):
     box.session(OLD)
-    assert box.hook(source=source).stdout == ""
+    assert box.hook(source="clear").stdout == ""
     assert box.lists() == {OLD}
 
 
-def test_what_was_put_away_by_clear_does_not_come_back_when_that_session_does(box):
+@pytest.mark.parametrize("source", ["resume", "compact"])
+def test_what_was_put_away_by_clear_does_not_come_back(box, source):
     box.session(OLD)
     records = [{"type": "mode"}, {"type": "system", "commandRun": {"command": "clear", "args": ""}}]
     box.transcript(NEW, *records, {"type": "user", "cwd": box.project}, ago=10)
-    assert box.hook(source="resume").stdout == ""
+    assert OLD not in box.hook(source=source).stdout
     assert box.lists() == {OLD}
 
 
