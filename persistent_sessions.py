@@ -6622,32 +6622,32 @@ def reach(tree: ast.Module, command: str) -> list[ast.stmt]:
     return [each for each in tree.body if id(each) in kept]
 
 
-def compile_part(library: str, verb: str) -> None:
-    """Compile what a command needs of the installed program, as Python's cache of a link to it.
+def compile_parts(library: str) -> None:
+    """Compile what each of PARTS needs of the installed program, as Python's cache of a link to it.
 
     Importing all of it is half of a tick's start, and a third of what a supervisor keeps in
     memory.  Python takes such a file for as long as the source has the age and size that are
     written in it, and compiles the whole source else: never older than the program, only
-    smaller.  Source of the format: PEP 552.
+    smaller.  Source of the format: PEP 552.  Raises OSError.
     """
     import ast
     import importlib.util
     import marshal
 
-    folder = f"{library}/parts/{verb}"
-    path = f"{folder}/persistent_sessions.py"
-    cache = importlib.util.cache_from_source(path)
-    os.makedirs(os.path.dirname(cache), exist_ok=True)
     source = f"{library}/persistent_sessions.py"
     seen = os.stat(source)
     tree = ast.parse(read_file(source))
-    tree.body = reach(tree, PARTS[verb])
-    code = compile(tree, path, "exec", dont_inherit=True)
     numbers = (0, int(seen.st_mtime), seen.st_size)
     head = b"".join((n & 0xFFFFFFFF).to_bytes(4, "little") for n in numbers)
-    write_atomic(cache, importlib.util.MAGIC_NUMBER + head + marshal.dumps(code), 0o644)
-    if not os.path.islink(path):
-        os.symlink("../../persistent_sessions.py", path)
+    for verb, command in PARTS.items():
+        path = f"{library}/parts/{verb}/persistent_sessions.py"
+        cache = importlib.util.cache_from_source(path)
+        os.makedirs(os.path.dirname(cache), exist_ok=True)
+        part = ast.Module(reach(tree, command), type_ignores=[])
+        code = marshal.dumps(compile(part, path, "exec", dont_inherit=True))
+        write_atomic(cache, importlib.util.MAGIC_NUMBER + head + code, 0o644)
+        if not os.path.islink(path):
+            os.symlink("../../persistent_sessions.py", path)
 
 
 def compile_installed(library: str) -> None:
@@ -6655,7 +6655,7 @@ def compile_installed(library: str) -> None:
     code = (
         "import sys,py_compile;sys.path.append(sys.argv[1]);import persistent_sessions as m;"
         "[py_compile.compile(f, quiet=1) for f in sys.argv[2:]];"
-        "[m.compile_part(sys.argv[1], verb) for verb in m.PARTS]"
+        "m.compile_parts(sys.argv[1])"
     )
     modules = [f"{library}/{m}" for m in ("persistent_sessions.py", "task_adopt.py")]
     run([python(), "-IS", "-c", code, library, *filter(os.path.exists, modules)], check=False)
