@@ -5375,6 +5375,7 @@ class HostedEnd(NamedTuple):
     trouble: str  # why the caller did not get everything, or the command did not run
     group: int
     pumps: Sequence[Pump]
+    outside: str = ""  # which of HUP and TERM ended it
 
 
 def run_hosted(
@@ -5400,7 +5401,7 @@ def run_hosted(
     status = shell_status(code)
     if not status and terminal_gone(tty):
         status = 128 + signal.SIGHUP  # it was cut off, however politely it went
-    return HostedEnd(BROKEN if trouble and not status else status, trouble, pid, pumps)
+    return HostedEnd(BROKEN if trouble and not status else status, trouble, pid, pumps, outside)
 
 
 def conclude_hosted(
@@ -5421,6 +5422,10 @@ def conclude_hosted(
         signal.signal(number, signal.SIG_DFL)
     for flow in end.pumps:  # what the command left behind may still write to the caller
         flow.closed.acquire()
+    tty = own_terminal()
+    if tty >= 0 and not (end.outside or terminal_gone(tty)):
+        # What goes on in the command's group is no longer in front: our end hangs it up else.
+        os.tcsetpgrp(tty, os.getpgrp())
     remove(entry.socket)
 
 

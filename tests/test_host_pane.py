@@ -274,6 +274,37 @@ def test_what_a_command_leaves_behind_does_not_hold_its_caller(pane):
         assert f.read() == b"now\nlate\n"  # as without us: the pipe stays open as long
 
 
+WORK = """(trap '' TERM; trap 'echo hung up >log; exit' HUP; : >ready
+until [ -e go ]; do sleep 0.1; done; echo done >log) >/dev/null 2>&1 </dev/null &
+until [ -e ready ]; do sleep 0.1; done
+"""
+
+
+def left_behind(one, private):
+    """Wait for the end of a launch and its pane; return what became of WORK after it."""
+    one.status()
+    one.conn.close()
+    one.terminal.wait()
+    (private / "go").touch()
+    assert wait_until((private / "log").exists)
+    return wait_until((private / "log").read_text)
+
+
+@pytest.mark.parametrize("shell", [["/bin/sh"], ["/bin/bash", "-m"]])
+def test_what_a_command_leaves_behind_outlives_its_pane(pane, private, shell):
+    one = pane(*shell, "-c", f"{WORK} exit 0", cwd=str(private))
+    one.meet()
+    assert left_behind(one, private) == "done\n"
+
+
+def test_what_a_command_that_was_ended_leaves_behind_does_not(pane, private):
+    one = pane("/bin/sh", "-c", f"{WORK} echo ready; read x", cwd=str(private))
+    one.meet()
+    one.terminal.expect("ready")
+    os.kill(one.terminal.pid, signal.SIGTERM)
+    assert left_behind(one, private) == "hung up\n"
+
+
 # ---- The terminal and signals ---------------------------------------------
 
 
