@@ -4915,9 +4915,11 @@ def admit(paths: Paths, ledger: str, entry: Launch, cap: float) -> None:
         return
 
     def act() -> None:
-        panes = read_live_panes(ledger)
-        running = set(panes)
-        for each in read_ledger(ledger).values():
+        records = read_ledger(ledger)
+        # What an ended launch left behind may keep its pane for long, and has no place.
+        ended = {each.id for each in records.values() if each.ended}
+        running = set(read_live_panes(ledger)) - ended
+        for each in records.values():
             pending = not each.pane and not each.ended and not each.direct
             if pending and process_lives(each.caller, each.caller_start, each.boot):
                 running.add(each.id)
@@ -6375,12 +6377,14 @@ def cmd_stop(word: str) -> int:
     """End a session for good, or a launch: TERM first, KILL when that is not enough."""
     start_, world, spec, hosted = find_target(word)
     if hosted:
-        if hosted.alive and not stop_hosted(start_.paths, hosted.entry):
-            raise Failure(f"{word}: it does not end", hint=f"ps -fp {hosted.entry.pane}")
-        unit = hosted.entry.unit if hosted.state == LOST else ""
+        entry = hosted.entry
+        left = not entry.direct and process_lives(entry.pane, entry.pane_start, entry.boot)
+        if (hosted.alive or left) and not stop_hosted(start_.paths, entry):
+            raise Failure(f"{word}: it does not end", hint=f"ps -fp {entry.pane}")
+        unit = entry.unit if hosted.state == LOST else ""
         if not stop_scope(start_.paths, unit):  # what ran in it may have survived its terminal
             raise Failure(f"{word}: systemd does not answer", hint=f"systemctl --user stop {unit}")
-        tell(f"{hosted.entry.id}: {'stopped' if hosted.alive else format_state(hosted)}")
+        tell(f"{entry.id}: {'stopped' if hosted.alive or left else format_state(hosted)}")
         return OK
     assert spec is not None
     if any(each.name == word for each in start_.specs):

@@ -390,6 +390,17 @@ def test_fifty_launches_at_once_never_exceed_the_cap(ann):
     ann.sh(f"rm {config}")
 
 
+def test_what_an_ended_launch_left_behind_has_no_place_and_can_be_stopped(ann):
+    config = f"{HOME}/.config/persistent-sessions/config.json"
+    ann.box.write(config, '{"host": {"max_sessions": 1}}', "ann")
+    ann.begin("daemon", "setsid sleep 1000 & echo $! >daemon.pid")
+    assert ann.status("daemon") == 0 and wait_until(lambda: ann.state("daemon") == "ENDED")
+    assert ann.ps("host", "--", "true", check=False).returncode == 0
+    assert "stopped" in ann.ps("stop", "daemon").stderr
+    assert wait_until(lambda: ann.sh("kill -0 $(cat daemon.pid)", check=False).returncode)
+    ann.sh(f"rm {config}")
+
+
 # ---- Stopping -------------------------------------------------------------
 
 
