@@ -5506,7 +5506,10 @@ def stop_hosted(paths: Paths, entry: Launch) -> bool:
             children = read_file(f"/proc/{pid}/task/{pid}/children").split()
             targets = [int(child) for child in children] or [pid]
         for each in targets:
-            os.kill(each, number)
+            try:
+                os.kill(each, number)
+            except ProcessLookupError:
+                continue  # it has ended meanwhile
         wait_for_process(pid, TERM_GRACE if number == signal.SIGTERM else LOST_GRACE)
     if not entry.direct:
         stop_scope(paths, entry.unit)

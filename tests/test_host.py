@@ -363,6 +363,31 @@ def test_stop_ends_a_launch_that_was_executed_directly(ps):
     assert running.wait(10) == -15
 
 
+CHILDREN = """import os, signal
+for number in (signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+print("ready", flush=True)
+while True:
+    for pid in [os.fork() or os._exit(0) for _ in range(100)]:
+        os.waitpid(pid, 0)
+"""
+
+
+def test_a_command_that_ends_while_it_is_being_stopped_is_no_error(ps, monkeypatch):
+    for name in ("TERM_GRACE", "LOST_GRACE", "SCOPE_STOP"):
+        monkeypatch.setattr(program, name, 0.01)
+    argv = [sys.executable, "-IS", "-c", CHILDREN]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as pane:
+        assert pane.stdout.readline() == b"ready\n"
+        start, boot = program.process_start(pane.pid), program.boot_id()
+        entry = program.Launch("a", pane=pane.pid, pane_start=start, boot=boot)
+        paths = program.Paths.from_env(os.environ)
+        try:  # its children come and go all the time
+            assert [program.stop_hosted(paths, entry) for _ in range(30)] == [False] * 30
+        finally:
+            pane.kill()
+
+
 def test_capture_and_stop_know_sessions_too(ps, claude):
     declare(row("alpha"))
     ps("start")
