@@ -2781,18 +2781,32 @@ def read_manifest(path: str) -> str:
         raise Failure(f"manifest {path}: {e.strerror}") from None
 
 
+def read_owner(clone: str) -> int:
+    """Return whose a clone is: ours, or root's.  Raises Failure for anybody else's.
+
+    Its .git can be a stranger's in a folder that root lets others write to.
+    """
+    inside = f"{clone}/.git"
+    try:
+        owners = [os.stat(clone).st_uid]
+        if os.path.lexists(inside):
+            owners += [os.lstat(inside).st_uid, os.stat(inside).st_uid]
+        if os.path.isfile(inside):  # of a work tree: it names the real one
+            named = read_file(inside, 4096).partition("gitdir:")[2].strip()
+            owners.append(os.stat(os.path.join(clone, named)).st_uid)
+    except OSError as e:
+        raise Failure(f"manifest clone {clone}: {e.strerror}") from None
+    if not {*owners} <= {0, os.getuid()}:
+        hint = f"git clone {clone} ~/manifest"
+        raise Failure(f"manifest clone {clone}: it belongs to another user", hint=hint)
+    return next((uid for uid in owners if uid != os.getuid()), os.getuid())
+
+
 def start_manifest(config: Config) -> Program:
     """Start git on the manifest's clone.  Raises Failure."""
     if config.ref.startswith("-"):
         raise Failure(f"manifest.ref: {config.ref!r} is no ref of git")
-    try:
-        owner = os.stat(config.clone).st_uid
-    except OSError as e:
-        raise Failure(f"manifest clone {config.clone}: {e.strerror}") from None
-    if owner not in (0, os.getuid()):
-        hint = f"git clone {config.clone} ~/manifest"
-        raise Failure(f"manifest clone {config.clone}: it belongs to another user", hint=hint)
-    return start_git(config.clone, "show", f"{config.ref}:{config.path}", owner=owner)
+    return start_git(config.clone, "show", f"{config.ref}:{config.path}", owner=read_owner(config.clone))
 
 
 def ask_manifest(config: Config) -> Callable[[], str]:

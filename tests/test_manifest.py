@@ -81,6 +81,21 @@ def test_a_clone_of_root_is_read_by_another_user(ps, home, way):
     assert done.returncode == 0 and done.stdout.startswith(b"one\t"), done.stderr
 
 
+@pytest.mark.parametrize("theirs", ["directory", "file", "named"])
+def test_a_strangers_git_folder_in_a_folder_of_root_is_refused(ps, home, theirs):
+    if os.getuid() != 0:
+        pytest.skip(f"{support.ABSENT}root, to give a clone away")
+    inside = clone(row("api") + "\n") / ".git"
+    assert ps("manifest").returncode == 0
+    if theirs != "directory":
+        inside.rename(home / "real")
+        inside.write_text("gitdir: ../real\n")
+        assert ps("manifest").returncode == 0
+    os.chown(home / "real" if theirs == "named" else inside, 65534, 65534)
+    done = ps("manifest")
+    assert done.returncode == 1 and "belongs to another user" in done.stderr
+
+
 def test_a_clone_of_anybody_else_is_refused(ps, home):
     if os.getuid() != 0:
         pytest.skip(f"{support.ABSENT}root, to give a clone away")
