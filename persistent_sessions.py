@@ -660,7 +660,7 @@ def parse_pairs(text: str) -> dict[str, str]:
     """Return the key=value lines of a state file; a damaged file gives an empty answer."""
     if "\0" in text:
         return {}
-    lines = (line.partition("=") for line in text.splitlines())
+    lines = (line.partition("=") for line in text.split("\n"))
     return {key: value for key, equals, value in lines if equals}
 
 
@@ -915,7 +915,7 @@ def parse_record(text: str) -> Record:
 def parse_panes(text: str, socket: str) -> tuple[Pane, ...]:
     """Return the panes of one list-panes answer.  Raises Failure for one it cannot read."""
     panes = []
-    for line in text.splitlines():
+    for line in filter(None, text.split("\n")):  # a name may hold what splitlines splits at
         values = dict(zip(PANE_FIELDS, line.split("\t")))
         try:
             panes.append(
@@ -1762,7 +1762,7 @@ def stale_ids(names: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
 
 def format_pairs(pairs: Mapping[str, object]) -> str:
     """Return a state file of key=value lines; a line break in a value becomes a space."""
-    flat = {key: " ".join(str(value).splitlines()) for key, value in pairs.items()}
+    flat = {key: str(value).replace("\n", " ") for key, value in pairs.items()}
     return "".join(f"{key}={value}\n" for key, value in flat.items())
 
 
@@ -2806,7 +2806,8 @@ def start_manifest(config: Config) -> Program:
     """Start git on the manifest's clone.  Raises Failure."""
     if config.ref.startswith("-"):
         raise Failure(f"manifest.ref: {config.ref!r} is no ref of git")
-    return start_git(config.clone, "show", f"{config.ref}:{config.path}", owner=read_owner(config.clone))
+    owner = read_owner(config.clone)
+    return start_git(config.clone, "show", f"{config.ref}:{config.path}", owner=owner)
 
 
 def ask_manifest(config: Config) -> Callable[[], str]:

@@ -364,3 +364,14 @@ def test_the_units_environment_holds_no_password():
     kept = program.choose_kept(env)
     assert set(kept) == {"PATH", "http_proxy", "CLAUDE_CODE_USE_BEDROCK"}
     assert 'Environment="PATH=/a \\"b\\"%%"\n' in program.format_dropin(kept)
+
+
+@pytest.mark.parametrize("char", ["\u2028", "\u2029", "\x85", "\x1c", "\r"])
+def test_what_some_readers_take_for_the_end_of_a_line_is_none(char):
+    """Whether tmux keeps such a character in a name depends on the C library."""
+    line = f"a{char}b\t\t%3\t77\t0\t80\t24\t5\t\n"
+    panes = program.parse_panes(line + line.replace("%3", "%4"), "/s")
+    assert [(p.session, p.pane_id) for p in panes] == [(f"a{char}b", "%3"), (f"a{char}b", "%4")]
+    pairs = {"directory": f"/x{char}y", "why": "one\ntwo"}
+    kept = program.parse_pairs(program.format_pairs(pairs))
+    assert kept == {"directory": f"/x{char}y", "why": "one two"}
