@@ -796,7 +796,7 @@ CONFIG_KEYS: Mapping[str, tuple[str, object]] = {
     "manifest.path": ("text", f"{PROG}.tsv"),
     "manifest.file": ("path from /", ""),
     "manifest.fetch": ("flag", None),
-    "claude.path": ("text", ""),
+    "claude.path": ("path from /", ""),
     "claude.remote_control": ("flag", True),
     "claude.start_args": ("list", ("--dangerously-skip-permissions",)),
     "claude.open_args": ("list", ()),
@@ -1005,7 +1005,8 @@ def parse_version(text: str) -> tuple[int, int]:
 
 def parse_span(text: str) -> float:
     """Return the seconds of a time span as systemctl prints it (systemd.time(7)), 0.0 for none."""
-    units = {"w": 604800.0, "d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0, "ms": 0.001}
+    units = {"y": 31557600.0, "month": 2629800.0, "w": 604800.0, "d": 86400.0}
+    units.update({"h": 3600.0, "min": 60.0, "s": 1.0, "ms": 0.001})
     seconds = 0.0
     for word in text.split():
         unit = word.lstrip("0123456789.")
@@ -1236,7 +1237,7 @@ def decide_supervised(spec: Spec, run: Supervisor, world: World) -> Decision:
 def decide_foreign(spec: Spec, what: str, socket: str = "") -> Decision:
     """Return the verdict on a row whose name a tmux session of the person's has."""
     at = "" if socket.rpartition("/")[2] in ("", "default") else f"-S {socket} "
-    hint = f"tmux {at}rename-session -t ={spec.name} {spec.name}-other"
+    hint = f"tmux {at}rename-session -t '={spec.name}' {spec.name}-other"
     return Decision(spec, FOREIGN, "", f"a tmux session of this name {what}", hint)
 
 
@@ -1910,7 +1911,7 @@ def attach_command(hosted: Hosted) -> str:
     if not hosted.alive or hosted.trouble or not hosted.entry.session:
         return ""
     if hosted.entry.direct:
-        return f"tmux -S {hosted.entry.socket} attach -t ={hosted.entry.session}"
+        return f"tmux -S {hosted.entry.socket} attach -t '={hosted.entry.session}'"
     return f"{PROG} attach {hosted.entry.id}"
 
 
@@ -4036,13 +4037,20 @@ def has_route() -> bool:
     return any(line.startswith(zero) and not line.rstrip().endswith(" lo") for line in six)
 
 
-def wait_for_route(limit: float) -> str:
-    """Wait until there is a default route, at most `limit` seconds; return a warning or "".
+def hear_route(watcher: _socket.socket) -> None:
+    """Take one message off a route socket; that some were lost (netlink(7)) is as good as one."""
+    try:
+        watcher.recv(65536)
+    except OSError as e:
+        if e.errno != errno.ENOBUFS:
+            raise
 
-    A user unit cannot order itself after network-online.target.  Netlink wakes us.
+
+def watch_routes(deadline: float) -> bool:
+    """Wait for a default route until a moment of the monotonic clock; tell whether one came.
+
+    Raises OSError.
     """
-    if limit <= 0 or has_route():
-        return ""
     import socket as sockets
 
     watcher = sockets.socket(sockets.AF_NETLINK, sockets.SOCK_RAW, sockets.NETLINK_ROUTE)
@@ -4050,14 +4058,28 @@ def wait_for_route(limit: float) -> str:
         watcher.bind((0, 0x1 | 0x40 | 0x400))  # RTMGRP_LINK, IPV4_ROUTE, IPV6_ROUTE
         poll = select.poll()
         poll.register(watcher, select.POLLIN)
-        deadline = time.monotonic() + limit
         while not has_route():
             left = deadline - time.monotonic()
             if left <= 0:
-                return f"no default route after {limit:g} s; launching all the same"
+                return False
             if poll.poll(left * 1000):
-                watcher.recv(65536)
-    return ""
+                hear_route(watcher)
+    return True
+
+
+def wait_for_route(limit: float) -> str:
+    """Wait until there is a default route, at most `limit` seconds; return a warning or "".
+
+    A user unit cannot order itself after network-online.target.  Netlink wakes us; where the
+    kernel refuses it nothing else would.
+    """
+    if limit <= 0 or has_route():
+        return ""
+    try:
+        came = watch_routes(time.monotonic() + limit)
+    except OSError as e:
+        return f"no default route, and no way to wait for one ({e.strerror}); launching anyhow"
+    return "" if came else f"no default route after {limit:g} s; launching all the same"
 
 
 # ---- In the pane ----------------------------------------------------------
@@ -4661,7 +4683,7 @@ def find_term(term: str) -> str:
 def attach(socket: str, name: str) -> int:
     """Show a tmux session on this terminal until the person leaves it; returns the status."""
     target = f"={name}"
-    command = f"tmux -S {socket} attach -t ={name}"
+    command = f"tmux -S {socket} attach -t '={name}'"
     if os.environ.get("TMUX"):
         if own_pane()[0] != socket:
             raise Failure(
@@ -6320,7 +6342,7 @@ def cmd_attach(name: str = "") -> int:
     if not shown:
         raise Failure(f"{name}: its terminal is gone", hint=f"{PROG} list")
     if not (os.isatty(0) and os.isatty(1)) and not os.environ.get("TMUX"):
-        hint = f"tmux -S {socket} capture-pane -p -t ={shown}:"
+        hint = f"tmux -S {socket} capture-pane -p -t '={shown}:'"
         raise Failure(f"{name}: attach needs a terminal", hint=hint)
     return attach(socket, shown)
 
@@ -7156,7 +7178,7 @@ def check_manager() -> list[Check]:
     """Check what brings sessions back at boot: user manager, linger, unit and timer."""
     user = user_name()
     if not os.path.isdir("/run/systemd/system"):
-        mend = f"(crontab -l; echo '@reboot {PROG} start') | crontab -"
+        mend = f"(crontab -l; echo '@reboot $HOME/.local/bin/{PROG} start') | crontab -"
         return [Check("manager", WARN, "no systemd here: nothing comes back at boot", mend)]
     checks = [Check("linger", GOOD, "on")]
     if not os.path.exists(f"/var/lib/systemd/linger/{user}"):
@@ -7554,7 +7576,8 @@ def cmd_adopt_session(name: str) -> int:
         raise Failure(f"adopt: {classify_name(name)}", hint=hint)
     pid, record = find_agent(shown, world.records)
     if not pid:
-        raise Failure(f"adopt: no claude runs in session {name!r}", hint=f"tmux attach -t ={name}")
+        hint = f"tmux attach -t '={name}'"
+        raise Failure(f"adopt: no claude runs in session {name!r}", hint=hint)
     if known is not None and world.facts[name].run_live:
         tell(f"{name}: it is a persistent session already")
         return OK
@@ -7567,7 +7590,7 @@ def cmd_adopt_session(name: str) -> int:
         directory = os.path.realpath(record.directory)
     if known is not None and known.directory != directory:
         why = f"the name {name!r} is taken by {known.directory}"
-        raise Failure(f"adopt: {why}", hint=f"tmux rename-session -t ={name} {name}-2")
+        raise Failure(f"adopt: {why}", hint=f"tmux rename-session -t '={name}' {name}-2")
     session_id = record.session_id if record and is_session_id(record.session_id) else ""
 
     def act() -> None:

@@ -61,7 +61,10 @@ def test_a_program_that_is_missing_or_too_old_fails(answer, state):
 
 @pytest.mark.parametrize(
     "text, seconds",
-    [("1h 2min 3.5s", 3723.5), ("2d 1w", 777600.0), ("500ms", 0.5), ("infinity", 0.0), ("", 0.0)],
+    [
+        ("1h 2min 3.5s", 3723.5), ("2d 1w", 777600.0), ("500ms", 0.5), ("infinity", 0.0), ("", 0.0),
+        ("1month 2d", 2802600.0), ("1y 1month", 34187400.0),
+    ],  # fmt: skip
 )
 def test_a_span_of_systemctl_is_read(text, seconds):
     assert program.parse_span(text) == seconds

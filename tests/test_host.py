@@ -113,7 +113,7 @@ def test_a_launch_inside_tmux_is_recorded_with_that_tmuxs_coordinates(ps, tmux):
     assert record["mux"] == {"kind": "tmux"} and record["tmuxSession"] == "theirs"
     row = listed(ps)[record["id"]]
     assert (row["state"], row["attach"]) == (
-        "RUNNING", f"tmux -S {record['tmuxSocket']} attach -t =theirs",
+        "RUNNING", f"tmux -S {record['tmuxSocket']} attach -t '=theirs'",
     )  # fmt: skip
 
 

@@ -279,6 +279,7 @@ BROKEN = [
     "\0",
     '{"network":{"wait_s":-1}}',
     '{"tmux":{"socket":"~/s"}}',
+    '{"claude":{"path":"bin/claude"}}',
 ]
 
 

@@ -306,6 +306,17 @@ int flock(int fd, int how)
 """
 
 
+def test_where_no_route_can_be_waited_for_it_is_not_waited_for():
+    if os.getuid() != 0:
+        pytest.skip(f"{ABSENT}root, for a network without a route")
+    code = "import sys; sys.path.append(sys.argv[1]); import persistent_sessions as m\n"
+    code += "print(m.wait_for_route(20))"
+    python = ["/usr/bin/python3", "-IS", "-c", code, support.ROOT]
+    argv = ["unshare", "-n", sys.executable, DENY, "bind", "EAFNOSUPPORT", *python]
+    done = subprocess.run(argv, capture_output=True, encoding="utf-8", timeout=15)
+    assert done.stdout.startswith("no default route, and no way to wait for one"), done.stderr
+
+
 def test_processes_that_may_not_be_seen_are_somebody_elses(ps, home, tmp_path):
     """With hidepid=1 the numbers of other users' processes are all that is seen of them."""
     if os.getuid() != 0:

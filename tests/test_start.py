@@ -188,7 +188,7 @@ def test_the_command_that_helps_reaches_the_server_it_is_about(ps, claude, priva
     support.run_tmux("-S", socket, "new-session", "-d", "-s", "api", "sleep 300")
     try:
         done = ps("start")
-        assert f"(try: tmux -S {socket} rename-session -t =api api-other)" in done.stderr
+        assert f"(try: tmux -S {socket} rename-session -t '=api' api-other)" in done.stderr
     finally:
         support.run_tmux("-S", socket, "kill-server")
 
@@ -200,7 +200,7 @@ def test_a_session_that_the_servers_start_makes_is_named_at_once(ps, claude, hom
     began = time.monotonic()
     done = ps(how, cwd=home / "api")
     assert done.returncode == 1 and "api: FOREIGN: a tmux session of this name" in done.stderr
-    assert "rename-session -t =api" in done.stderr and time.monotonic() - began < 20
+    assert "rename-session -t '=api'" in done.stderr and time.monotonic() - began < 20
     assert not list(Path(os.environ["HOME"]).parent.rglob("*.job.*"))
     assert set(sessions.panes()) == ({"api", "web"} if how == "start" else {"api"})
 

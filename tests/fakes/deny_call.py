@@ -20,8 +20,8 @@ LOAD, EQUAL, RETURN = 0x20, 0x15, 0x06  # BPF_LD|BPF_W|BPF_ABS, BPF_JMP|BPF_JEQ|
 ALLOW, FAIL = 0x7FFF0000, 0x00050000
 NUMBER_AT = 0  # in struct seccomp_data
 CALLS = {
-    "x86_64": {"flock": (73,), "link": (86, 265), "renameat2": (316,)},
-    "aarch64": {"flock": (32,), "link": (37,), "renameat2": (276,)},
+    "x86_64": {"bind": (49,), "flock": (73,), "link": (86, 265), "renameat2": (316,)},
+    "aarch64": {"bind": (200,), "flock": (32,), "link": (37,), "renameat2": (276,)},
 }
 
 
