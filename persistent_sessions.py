@@ -4859,13 +4859,16 @@ def read_hosted(ledger: str) -> list[Hosted]:
 def find_hosted(ledger: str, word: str) -> Hosted | None:
     """Return the launch that a ledger id, a unique start of one, or a name means.
 
-    Raises Failure when several are meant.
+    A launch that nobody named has the name of its session.  Raises Failure when several
+    are meant.
     """
     launches = read_hosted(ledger)
     exact = [h for h in launches if h.entry.id == word]
     named = [h for h in launches if h.entry.name == word]
     begun = [h for h in launches if word and h.entry.id.startswith(word)]
-    found = exact or [h for h in named if h.alive] or named[:1] or begun
+    shown = [h for h in launches if word and not h.entry.name and h.entry.session == word]
+    other = {h.entry.id: h for h in (*([h for h in shown if h.alive] or shown), *begun)}
+    found = exact or [h for h in named if h.alive] or named[:1] or list(other.values())
     if len(found) > 1:
         ids = ", ".join(h.entry.id for h in found[:5])
         raise Failure(f"{word!r} is not one launch: {ids}", hint=f"{PROG} list", status=USAGE)

@@ -306,6 +306,18 @@ def test_a_unique_beginning_of_an_id_is_enough(ps):
     assert done.returncode == 2 and "is not one launch" in done.stderr
 
 
+def test_the_printed_session_name_is_enough_where_one_launch_has_it(ps):
+    write_record("aaaa00000000", ended=1.0, status=3, session="tool")
+    assert "aaaa00000000: ENDED 3" in ps("logs", "tool").stdout
+    me, start = os.getpid(), program.process_start(os.getpid())
+    live = {"caller": me, "caller_start": start, "boot": program.boot_id()}
+    write_record("bbbb00000000", session="tool", **live)
+    assert "bbbb00000000: RUNNING" in ps("logs", "tool").stdout
+    write_record("bbbb00000000", ended=1.0, status=4, session="tool")
+    done = ps("logs", "tool")
+    assert done.returncode == 2 and "is not one launch" in done.stderr
+
+
 def test_commands_refuse_what_is_neither_session_nor_launch(ps):
     for verb in ("logs", "capture", "stop"):
         done = ps(verb, "nothing")
