@@ -143,7 +143,13 @@ drop() { # FILE...
 }
 
 drop_files() { # what `persistent-sessions uninstall` left, if it could not do its work
-    drop "$program" "$bin/task-adopt" "$lib/persistent_sessions.py" "$lib/task_adopt.py"
+    drop "$program" "$lib/persistent_sessions.py"
+    # A hook that stays in Claude's settings would fail at every start without its program.
+    if [ ! -x "$bin/task-adopt" ] || "$bin/task-adopt" uninstall; then
+        drop "$bin/task-adopt" "$lib/task_adopt.py"
+    else
+        warn "kept $bin/task-adopt: its hook is still in Claude's settings"
+    fi
     rm -rf "$lib/__pycache__" "$lib/parts"
     drop "$units/persistent-sessions.service" "$units/default.target.wants/persistent-sessions.service"
     drop "$units/persistent-sessions.timer" "$units/timers.target.wants/persistent-sessions.timer"

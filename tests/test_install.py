@@ -236,6 +236,21 @@ def test_uninstall_keeps_state_settings_and_own_drop_ins(install, home):
     assert [path for path in kept if not path.exists()] == []
 
 
+def test_uninstall_keeps_the_program_of_a_hook_that_it_cannot_take_out(install, home):
+    install()
+    settings = home / ".claude" / "settings.json"
+    whole = settings.read_text() if settings.exists() else "{}"
+    settings.parent.mkdir(exist_ok=True)
+    settings.write_text("{")
+    done = install("--uninstall")
+    kept = [name for name in INSTALLED if os.path.lexists(home / name)]
+    assert kept == [name for name in INSTALLED if "adopt" in name] and done.returncode == 1
+    assert "kept" in done.stderr and settings.read_text() == "{"
+    settings.write_text(whole)
+    install("--uninstall")
+    assert not [name for name in INSTALLED if os.path.lexists(home / name)]
+
+
 def test_uninstall_works_when_the_installed_copy_is_gone(install, home):
     install()
     (home / INSTALLED[0]).unlink()
