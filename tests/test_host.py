@@ -117,8 +117,6 @@ def test_a_launch_inside_tmux_is_recorded_with_that_tmuxs_coordinates(ps, tmux):
     )  # fmt: skip
 
 
-
-
 def test_a_broken_ledger_never_stops_a_launch(ps, home):
     (home / "file").write_text("")
     done = ps("host", "--", "echo", "out", env={"AGENT_SESSIONS_DIR": f"{home}/file", **TRACE})
