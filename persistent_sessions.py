@@ -6695,6 +6695,7 @@ def compile_parts(library: str) -> None:
         path = f"{library}/parts/{verb}/persistent_sessions.py"
         cache = importlib.util.cache_from_source(path)
         os.makedirs(os.path.dirname(cache), exist_ok=True)
+        sweep(*os.path.split(cache))
         part = ast.Module(reach(tree, command), type_ignores=[])
         code = marshal.dumps(compile(part, path, "exec", dont_inherit=True))
         write_atomic(cache, importlib.util.MAGIC_NUMBER + head + code, 0o644)
