@@ -2793,7 +2793,7 @@ def read_owner(clone: str) -> int:
         if os.path.lexists(inside):
             owners += [os.lstat(inside).st_uid, os.stat(inside).st_uid]
         if os.path.isfile(inside):  # of a work tree: it names the real one
-            named = read_file(inside, 4096).partition("gitdir:")[2].strip()
+            named = read_file(inside, 4096).partition("gitdir:")[2].split("\0")[0].strip()
             owners.append(os.stat(os.path.join(clone, named)).st_uid)
     except OSError as e:
         raise Failure(f"manifest clone {clone}: {e.strerror}") from None
