@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from support import wait_until
 from boxpeople import NAME, TIMER, Person
 from support import ABSENT
 
@@ -62,8 +63,12 @@ def test_root_looks_after_another_persons_session(people, box):
     checks = json.loads(as_root(box, "doctor", "--json", "--user", "bob", check=False).stdout)
     states = {c["name"]: c["state"] for c in checks["checks"]}
     assert {states[n] for n in ("linger", "unit", "timer", "session api") if n in states} == {"ok"}
-    logs = as_root(box, "logs", "api", "--user", "bob").stdout
-    assert "api: LIVE" in logs and f"]: {NAME}: api: " in logs  # the unit's journal
+
+    def told():  # the unit's journal is written by another process
+        return f"]: {NAME}: api: " in as_root(box, "logs", "api", "--user", "bob").stdout
+
+    assert wait_until(told)
+    assert "api: LIVE" in as_root(box, "logs", "api", "--user", "bob").stdout
     assert "start api" in as_root(box, "retire", "api", "--user", "bob").stderr
     assert bob.box.exists(f"/home/bob/.local/state/{NAME}/api.retired")
 
