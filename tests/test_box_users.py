@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from support import wait_until
 from boxpeople import NAME, TIMER, Person
-from support import ABSENT
+from support import ABSENT, wait_until
 
 pytestmark = [pytest.mark.box, pytest.mark.limit(300)]
 
