@@ -1487,7 +1487,7 @@ def classify_folder(code: int, why: str) -> str:
 
 def choose_part(argv: Sequence[str]) -> str:
     """Return which of PARTS a command line asks for, or "" where the parser is to read it."""
-    verb, rest = (argv[0], argv[1:]) if argv else ("", ())
+    verb, *rest = argv or [""]
     alone = verb in ("start", "status") and not rest
     plain_words = verb in ("run", "host") and rest[:1] not in (["-h"], ["--help"])
     ours = verb == "hook" or (verb == "_pane" and len(rest) == 1)
@@ -4795,6 +4795,15 @@ def read_session(socket: str) -> tuple[str, int]:
     return name, int(count or 0)
 
 
+def read_entry(ledger: str, launch_id: str) -> Launch:
+    """Return the record of a launch that runs now; a new one where it is missing."""
+    try:
+        found = parse_launch(read_file(f"{ledger}/{launch_id}.json"))
+    except OSError:
+        found = None
+    return found or Launch(launch_id, started=time.time(), boot=boot_id())
+
+
 def read_receipt(folder: int) -> int:
     """Return the status in a handoff's receipt.  Raises Failure."""
     try:
@@ -5099,27 +5108,38 @@ def accept_pane(listener: _socket.socket, server: int) -> _socket.socket | None:
     return _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, fd)
 
 
-def pass_streams(conn: _socket.socket, streams: str) -> None:
+def can_attach() -> bool:
+    """Tell whether this process is on a terminal that can show the pane."""
+    drawable = os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+    return drawable and os.isatty(0) and os.isatty(1)
+
+
+def pass_streams(conn: _socket.socket, streams: str, attached: bool = False) -> None:
     """Let the pane begin, and give it the descriptors that carry data.  Source: unix(7)."""
     import _socket
 
     fds = (1 if s == "b" else int(s) for s in streams)
     rights = b"".join(fd.to_bytes(4, sys.byteorder) for fd in fds)
     control = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)] if rights else []
-    conn.sendmsg([b"go" + streams.encode()], control)
+    word = b"show" if attached else b"go"
+    conn.sendmsg([word + b" " + streams.encode()], control)
 
 
-def take_streams(conn: _socket.socket) -> dict[str, int]:
-    """Wait for the caller's word to begin and return its descriptors.  Raises Failure."""
+def take_streams(conn: _socket.socket) -> tuple[bool, dict[str, int]]:
+    """Wait for the caller's word to begin; return whether it is attached, and its descriptors.
+
+    Raises Failure.
+    """
     import _socket
 
     room = _socket.CMSG_SPACE(3 * 4)
     data, control, _, _ = conn.recvmsg(16, room, _socket.MSG_CMSG_CLOEXEC)
-    if not data.startswith(b"go"):
+    word, _, streams = data.decode().partition(" ")
+    if not word:
         raise Failure("the caller went away before its command was started", status=BROKEN)
     raw = b"".join(part for _, _, part in control)
     fds = [int.from_bytes(raw[at : at + 4], sys.byteorder) for at in range(0, len(raw), 4)]
-    return dict(zip(data[2:].decode(), fds))
+    return word == "show", dict(zip(streams, fds))
 
 
 def await_end(conn: int, pane: int, server: int) -> None:
@@ -5177,8 +5197,7 @@ def follow(paths: Paths, config: Config, ledger: str, entry: Launch, conn: _sock
     pid = int.from_bytes(peer[:4], sys.byteorder)
     server = server or (process_parents(pid) or [0])[0]
     watched = (conn.fileno(), open_process(pid), open_process(server))
-    drawable = os.environ.get("TERM", "") not in ("", "dumb", "unknown")
-    if os.isatty(0) and os.isatty(1) and drawable:
+    if can_attach():
         try:
             if attach(entry.socket, entry.session) == OK:
                 poll = select.poll()
@@ -5232,7 +5251,7 @@ def host_launch(paths: Paths, config: Config, ledger: str, entry: Launch, order:
         return fall_back(ledger, entry, order, strays, f"tmux did not start it: {why or 'no pane'}")
     try:
         if conn is not None:
-            pass_streams(conn, "" if order.pane_stdio else read_streams())
+            pass_streams(conn, "" if order.pane_stdio else read_streams(), can_attach())
             if not follow(paths, config, ledger, place, conn, server):
                 tell(f"{entry.id} goes on; {PROG} attach {entry.id} shows it again")
                 return OK
@@ -5240,6 +5259,8 @@ def host_launch(paths: Paths, config: Config, ledger: str, entry: Launch, order:
         said = conn.recv(4096).decode("utf-8", "replace") if conn is not None else ""
         if said:
             tell(f"{entry.id}: {said}", 3)
+        if can_attach() and read_entry(ledger, entry.id).ended:
+            remove_tree(handoff)
         exit_with(status)
     except KeyboardInterrupt:
         tell(f"{entry.id} goes on; {PROG} attach {entry.id} or {PROG} stop {entry.id}")
@@ -5447,16 +5468,20 @@ def run_hosted(
 
 
 def conclude_hosted(
-    ledger: str, entry: Launch, end: HostedEnd, handoff: str, conn: _socket.socket
+    ledger: str, entry: Launch, end: HostedEnd, handoff: str, conn: _socket.socket, attached: bool
 ) -> None:
-    """Record an end, which the caller knows already, and remove what the launch needed."""
+    """Record an end, which the caller knows already, and remove what the launch needed.
+
+    An attached caller returns from its tmux client once this pane is gone, and clears up itself.
+    """
     if end.status:
         save_screen(f"{ledger}/{entry.id}.screen", entry.id, *own_pane())
     ended = entry._replace(ended=time.time(), status=end.status)
     noted = note_launch(ledger, ended, sync=True)
     poll = select.poll()
     poll.register(conn.fileno(), select.POLLIN)
-    if poll.poll(LOST_GRACE * 1000) and noted:  # the caller has read the receipt, or is gone
+    patience = 0 if attached else LOST_GRACE * 1000
+    if poll.poll(patience) and noted:  # the caller has read the receipt, or is gone
         remove_tree(handoff)
     if end.group and terminal_gone(own_terminal()):
         end_group(end.group)
@@ -5473,11 +5498,7 @@ def conclude_hosted(
 
 def own_launch(ledger: str, launch_id: str) -> Launch:
     """Return the record of the launch in this pane, with where it is filled in."""
-    try:
-        found = parse_launch(read_file(f"{ledger}/{launch_id}.json"))
-    except OSError:
-        found = None
-    entry = found or Launch(launch_id, started=time.time(), boot=boot_id())
+    entry = read_entry(ledger, launch_id)
     word = entry.name or os.path.basename((*entry.argv, "")[0])
     return entry._replace(
         mux="tmux",
@@ -5502,14 +5523,14 @@ def cmd_pane(handoff: str) -> int:
         return OK  # the caller executes it itself
     ledger, launch_id = os.path.dirname(os.path.dirname(handoff)), os.path.basename(handoff)
     end = HostedEnd(BROKEN, "", 0, ())
-    entry = Launch(launch_id)
+    entry, attached = Launch(launch_id), False
     conn = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
     try:
         conn.connect(socket_at(folder))
         entry = own_launch(ledger, launch_id)
         job = read_job(f"{handoff}/job.pane")
         os.unlink(f"{handoff}/job.pane")
-        streams = take_streams(conn)
+        attached, streams = take_streams(conn)
         kept = {k: v for k, v in os.environ.items() if k in TERMINAL_OWN}
         job = job._replace(env={**job.env, **kept})
         end = run_hosted(ledger, entry, job, streams, wakeups, tty)
@@ -5526,7 +5547,7 @@ def cmd_pane(handoff: str) -> int:
         conn.shutdown(_socket.SHUT_WR)
     except OSError as e:
         tell(f"{launch_id}: its caller is gone: {e.strerror}", 3)
-    conclude_hosted(ledger, entry, end, handoff, conn)
+    conclude_hosted(ledger, entry, end, handoff, conn, attached)
     return OK
 
 
@@ -6751,8 +6772,9 @@ def install_environment(paths: Paths, config: Config, done: list[str]) -> None:
         if not os.access(known.get("PS_CLAUDE", ""), os.X_OK):
             known.pop("PS_CLAUDE", None)
             tell(f"{e}; `{PROG} demo` shows the program without one", 4)
-    folders = [f for key in (env, known) for f in key.get("PATH", "").split(":") if f]
-    env["PATH"] = ":".join(dict.fromkeys(f for f in folders if os.path.isdir(f)))
+    here = env["PATH"].split(":") if env.get("PATH") else []
+    earlier = [f for f in known.get("PATH", "").split(":") if os.path.isdir(f)]
+    env["PATH"] = ":".join(dict.fromkeys([*here, *earlier]))
     kept = sorted(known.keys() - env.keys())
     if kept:
         tell(f"kept for the unit, although this shell does not set it: {', '.join(kept)} ({path})")
@@ -6932,8 +6954,8 @@ def cmd_uninstall() -> int:
     gone += [f"{library}/{PROG}-shim"]
     gone += [f"{shims}/{n}" for n in (os.listdir(shims) if os.path.isdir(shims) else [])]
 
-    def take(path: str, remove: Callable[[str], object]) -> None:
-        remove(path)
+    def take(path: str, by: Callable[[str], object]) -> None:
+        by(path)
         tell(f"removed {path}")
 
     for path in gone:

@@ -441,11 +441,15 @@ def screen(ann):
         one.end()
 
 
-def test_with_a_terminal_the_caller_attaches_and_returns_the_status(screen):
-    one = screen("persistent-sessions host -- sh -c 'echo shown; read x; exit 7'; echo rc=$?")
+def test_with_a_terminal_the_caller_attaches_and_returns_the_status(ann, screen):
+    command = "sh -c 'echo shown; read x; exit 7'"
+    one = screen(f"persistent-sessions host --name watched -- {command}; echo rc=$?")
     one.expect("shown")
+    handoff = f"{LEDGER}/spawn/{ann.launch('watched')['id']}"
+    assert ann.sh(f"ls -d {handoff}").stdout
     one.send("\r")
     one.expect("rc=7")
+    assert ann.sh(f"ls -d {handoff}", check=False).stdout == ""
 
 
 def test_after_a_detach_the_caller_says_how_to_come_back(ann, screen):
@@ -459,6 +463,10 @@ def test_after_a_detach_the_caller_says_how_to_come_back(ann, screen):
     again = screen(f"persistent-sessions attach {entry['id'][:5]}")
     again.expect("shown")
     assert wait_until(lambda: ann.state("away") == "RUNNING")
+    again.send("\r")
+    assert wait_until(lambda: ann.state("away") == "ENDED")
+    handoff = f"{LEDGER}/spawn/{entry['id']}"
+    assert wait_until(lambda: ann.sh(f"ls -d {handoff}", check=False).stdout == "")
 
 
 @pytest.mark.parametrize("term", ["dumb", "''"])

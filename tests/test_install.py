@@ -353,10 +353,11 @@ def test_what_the_unit_knows_survives_an_update_from_a_bare_shell(ps, home, clau
     ps("install", env=known)
     dropin = home / ".config/systemd/user/persistent-sessions.service.d/environment.conf"
     before = program.parse_dropin(dropin.read_text())
-    done = ps("install", env={"PATH": "/usr/bin:/bin", "TZ": "Asia/Tokyo"})
+    bare = f"/usr/bin:/bin:{home}/not-yet"  # a folder of this shell's may come later
+    done = ps("install", env={"PATH": bare, "TZ": "Asia/Tokyo"})
     after = program.parse_dropin(dropin.read_text())
     assert after["CLAUDE_CONFIG_DIR"] == known["CLAUDE_CONFIG_DIR"]
     assert after["PS_CLAUDE"] == before["PS_CLAUDE"] != "" and after["TZ"] == "Asia/Tokyo"
     assert str(home / "tools") in after["PATH"].split(":")
-    assert after["PATH"].startswith("/usr/bin:/bin")
+    assert after["PATH"].startswith(bare)
     assert "CLAUDE_CONFIG_DIR" in done.stderr and str(dropin) in done.stderr

@@ -142,6 +142,14 @@ def test_functions_in_both_programs_are_identical():
 
 
 @pytest.mark.parametrize("name", FILES)
+def test_nothing_is_defined_twice(name):
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    names = [n.name for n in ast.parse(read(name)).body if isinstance(n, kinds)]
+    assert len(names) > 30
+    assert [n for n in names if names.count(n) > 1] == []
+
+
+@pytest.mark.parametrize("name", FILES)
 def test_definitions_come_before_uses(name):
     tree = ast.parse(read(name))
     kinds = (ast.FunctionDef, ast.ClassDef)
