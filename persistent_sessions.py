@@ -457,7 +457,7 @@ class World(NamedTuple):
     """One snapshot: everything that the plan may look at."""
 
     specs: tuple[Spec, ...]
-    retired: tuple[Spec, ...] = ()
+    left: tuple[Spec, ...] = ()  # no row names them: they were ended on purpose, or live on
     facts: Mapping[str, Facts] = {}
     panes: tuple[Pane, ...] = ()
     by_pid: Mapping[int, Sequence[Pane]] = {}  # those that are not dead
@@ -1283,6 +1283,12 @@ def decide_held(spec: Spec, resume: str, world: World) -> Decision | None:
     return decide_job(spec, resume, world) if resume in world.jobs else None
 
 
+def decide_rowless(found: Decision) -> Decision:
+    """Return the verdict on a live session that has no row: nothing of it is waited for."""
+    why = ", ".join(filter(None, ("no longer declared: it will not come back", found.why)))
+    return found._replace(verdict=LIVE, why=why, hint=f"{PROG} open {found.spec.name}")
+
+
 def decide(spec: Spec, world: World) -> Decision:
     """Return the one verdict on a session: the table of README, from top to bottom."""
     facts = world.facts.get(spec.name, Facts())
@@ -1290,8 +1296,9 @@ def decide(spec: Spec, world: World) -> Decision:
         return Decision(spec, UNKNOWN, "", facts.trouble)
     if facts.run is not None and facts.run_live:
         found = decide_supervised(spec, facts.run, world)
-        parting = facts.retired and not found.why
-        return found._replace(why="retired: it will not come back") if parting else found
+        if facts.retired:
+            return found if found.why else found._replace(why="retired: it will not come back")
+        return decide_rowless(found) if spec in world.left else found
     if facts.retired:
         return Decision(spec, RETIRED, "", "ended on purpose", f"{PROG} start {spec.name}")
     if world.blind:
@@ -1349,7 +1356,8 @@ def decide_shared(decision: Decision, owner: str) -> Decision:
 
 
 def plan(world: World) -> tuple[Decision, ...]:
-    """Return one decision for each session of the restore set, in its order.
+    """Return one decision for each session of the restore set, in its order, then of those
+    that live without a row.
 
     Of rows that resolve to one conversation the one with the newest .id owns it, the
     first of equals; a row that was renamed lives on as its new name.
@@ -1377,7 +1385,13 @@ def plan(world: World) -> tuple[Decision, ...]:
             planned.append(decide_shared(d, owners[d.resume]))
         else:
             planned.append(d)
-    return tuple(planned)
+    living = (spec for spec in world.left if not world.facts[spec.name].retired)
+    return (*planned, *(decide(spec, world) for spec in living))
+
+
+def decide_retired(world: World) -> list[Decision]:
+    """Return the verdicts on sessions that were ended on purpose and have no row."""
+    return [decide(spec, world) for spec in world.left if world.facts[spec.name].retired]
 
 
 def plan_name(directory: str, home: str, user: str, owners: Mapping[str, str]) -> str:
@@ -1407,7 +1421,7 @@ def plan_open(directory: str, world: World) -> Spec | None:
     was ended on purpose keeps its name.
     """
     heirs = {s.renamed for s in world.specs if not world.facts.get(s.name, Facts()).retired}
-    known = (spec for spec in (*world.specs, *world.retired) if spec.name not in heirs)
+    known = (spec for spec in (*world.specs, *world.left) if spec.name not in heirs)
     rows = [spec for spec in known if spec.directory == directory]
     declared = [spec for spec in rows if spec.declared] or rows
     live = [s for s in declared if world.facts.get(s.name, Facts()).run_live]
@@ -3082,6 +3096,41 @@ def read_retired(paths: Paths, name: str) -> Spec | None:
         return None
 
 
+def choose_rowless(
+    names: Iterable[str], rows: Sequence[Spec], listing: frozenset[str]
+) -> list[str]:
+    """Return the names that no row has or had before it was renamed, and no mark."""
+    known = {name for spec in rows for name in (spec.name, spec.renamed)}
+    return sorted(n for n in names if n not in known and f"{n}.retired" not in listing)
+
+
+def own_directory(name: str, run_: Supervisor) -> Spec:
+    """Return a row for a session that has none; its supervisor is in its folder."""
+    try:
+        return Spec(name, os.readlink(f"/proc/{run_.pid}/cwd"))
+    except OSError:
+        return Spec(name, "")
+
+
+def read_rowless(
+    paths: Paths, specs: Sequence[Spec], listing: frozenset[str], boot: str
+) -> list[Spec]:
+    """Return the sessions that live although no row names them (any more)."""
+    names = choose_rowless((n[:-4] for n in listing if n.endswith(".run")), specs, listing)
+    found = {}
+    for name in names:
+        try:
+            text = "" if classify_name(name) else read_state(paths.of(name, "run"))
+            run_ = parse_supervisor(text)
+            if run_ is not None and supervisor_lives(run_, boot):
+                found[name] = run_
+        except Failure as e:
+            tell(str(e), 4)
+    # What was opened since the rows were read has one now.
+    rows = read_registry(paths)[0] if found else ()
+    return [own_directory(name, found[name]) for name in choose_rowless(found, rows, listing)]
+
+
 def read_world(
     paths: Paths,
     config: Config,
@@ -3107,8 +3156,9 @@ def read_world(
     gone = [name for name in gone if not classify_name(name)]
     marks = (read_retired(paths, name) for name in gone)
     retired = physical(spec for spec in marks if spec and spec.directory)
+    left = (*retired, *read_rowless(paths, specs, listing, boot))
     facts = {
-        s.name: read_facts(paths, s.name, s.directory, listing, boot) for s in (*specs, *retired)
+        s.name: read_facts(paths, s.name, s.directory, listing, boot) for s in (*specs, *left)
     }
     panes, blind = read_panes(read_sockets(config, live_runs(facts)))
     lone = [s for s in specs if not facts[s.name].run_live and not facts[s.name].retired]
@@ -3120,7 +3170,7 @@ def read_world(
     unseen = runs.difference(p.pid for p in panes)
     return World(
         tuple(specs),
-        retired,
+        left,
         facts,
         panes,
         index_panes(panes),
@@ -3218,8 +3268,11 @@ def read_steady(paths: Paths, specs: Sequence[Spec], glance: Glance) -> World | 
     if not all(lived) or not all(key in shown for key in keys):
         return None
     screens = {key: classify_screen(shown[key]) for key in keys}
+    rowless = choose_rowless(glance.runs, specs, listing)
+    facts.update({name: Facts(run=glance.runs[name], run_live=True) for name in rowless})
     return World(
         tuple(specs),
+        tuple(own_directory(name, glance.runs[name]) for name in rowless),
         facts=facts,
         panes=tuple(panes),
         by_pid=by_pid,
@@ -5724,6 +5777,11 @@ def take_world(start_: Start, *, records: bool = False, insist: Iterable[str] = 
     return world
 
 
+def has_left(paths: Paths, name: str, *kinds: str) -> bool:
+    """Tell whether one of these state files is there for a name, whatever is in it."""
+    return not classify_name(name) and any(os.path.exists(paths.of(name, k)) for k in kinds)
+
+
 def revive(start_: Start, names: Sequence[str]) -> Start:
     """Take the mark of a deliberate end off the named sessions and put their rows back.
 
@@ -5732,7 +5790,8 @@ def revive(start_: Start, names: Sequence[str]) -> Start:
     specs = {spec.name: spec for spec in start_.specs}
     for name in names:
         path = start_.paths.of(name, "retired")
-        if classify_name(name) or (name not in specs and not os.path.exists(path)):
+        known = name in specs or has_left(start_.paths, name, "retired", "run")
+        if classify_name(name) or not known:
             raise Failure(f"no session {name!r}", hint=f"{PROG} list")
         if not os.path.exists(path):
             continue
@@ -5942,7 +6001,7 @@ def cmd_start(names: Sequence[str] = (), dry_run: bool = False) -> int:
 def list_rows(world: World, decisions: Sequence[Decision]) -> list[dict[str, object]]:
     """Return what `list` knows of each session, as `--json` prints it."""
     rows: list[dict[str, object]] = []
-    gone = [decide(spec, world) for spec in world.retired]
+    gone = decide_retired(world)
     for d in sorted((*decisions, *gone), key=lambda d: (d.verdict == RETIRED, d.spec.name)):
         facts = world.facts.get(d.spec.name, Facts())
         ids = choose_witnesses(d.spec, facts, world.records)
@@ -6036,8 +6095,11 @@ def cmd_retire(name: str) -> int:
     start_ = begin()
     specs = {spec.name: spec for spec in start_.specs}
     if name not in specs:
-        if not classify_name(name) and os.path.exists(start_.paths.of(name, "retired")):
+        if has_left(start_.paths, name, "retired"):
             tell(f"{name}: already retired")
+            return OK
+        if has_left(start_.paths, name, "run"):
+            tell(f"{name}: it is not declared any more: it will not come back")
             return OK
         raise Failure(f"no session {name!r}", hint=f"{PROG} list")
 
@@ -6118,7 +6180,7 @@ def reserve(
 
     def act() -> None:
         opened, _ = read_registry(paths)
-        rows = physical((*start_.specs, *world.retired, *opened))
+        rows = physical((*start_.specs, *world.left, *opened))
         names = {spec.name for spec in rows}
         owners = dict.fromkeys({p.session for p in world.panes} - names, "")
         owners.update({spec.name: spec.directory for spec in rows})
@@ -6178,12 +6240,20 @@ def plan_resume(
     return decision
 
 
+def take_rowless(start_: Start, spec: Spec) -> Spec:
+    """Give a session that lives without a row one, as its person opens it."""
+    spec = spec._replace(args=start_.config.start_args)
+    with_lock(start_.paths, lambda: register(start_.paths, spec))
+    tell(f"{spec.name}: it was no longer declared; it is opened now and will come back")
+    return spec
+
+
 def take_opened(
     start_: Start, world: World, name: str, new: bool
 ) -> tuple[Start, Spec, str | None]:
     """Return the session that `open` means, its row registered, and the mark taken off it."""
     directory = os.path.realpath(os.getcwd())
-    rows = {spec.name: spec for spec in (*world.retired, *world.specs)}
+    rows = {spec.name: spec for spec in (*world.left, *world.specs)}
     if name and not new and name not in rows:
         raise Failure(f"open: no session {name!r}", hint=f"{PROG} open --new {name}")
     if name and classify_name(name):
@@ -6196,6 +6266,7 @@ def take_opened(
     else:
         mark = read_mark(start_.paths, spec.name)
         start_ = start_ if mark is None else revive(start_, [spec.name])
+        spec = spec if spec.name in {s.name for s in start_.specs} else take_rowless(start_, spec)
     others = [s for s in start_.specs if s.name != spec.name]
     return start_._replace(specs=(*others, spec)), spec, mark
 
@@ -6348,7 +6419,7 @@ def cmd_attach(name: str = "") -> int:
     """Show a live session on this terminal; without a name the only one, or a choice."""
     start_ = begin(quiet=True)
     world = take_world(start_)
-    found = (*plan(world), *(decide(spec, world) for spec in world.retired))
+    found = (*plan(world), *decide_retired(world))
     live = {d.spec.name: d.spec for d in found if d.verdict in (LIVE, BLOCKED)}
     ledger = ledger_folder(start_.paths)
     if not name:
@@ -6375,7 +6446,7 @@ def find_target(word: str) -> tuple[Start, World, Spec | None, Hosted | None]:
     """Return the session, or else the launch, that a word names.  Raises Failure for neither."""
     start_ = begin(quiet=True)
     world = take_world(start_)
-    rows = {spec.name: spec for spec in (*world.retired, *world.specs)}
+    rows = {spec.name: spec for spec in (*world.left, *world.specs)}
     hosted = None if word in rows else find_hosted(ledger_folder(start_.paths), word)
     if word not in rows and hosted is None:
         raise Failure(f"no session or launch {word!r}", hint=f"{PROG} list")
@@ -6810,7 +6881,7 @@ def read_stale_ids(paths: Paths, world: World) -> tuple[str, ...]:
     Call it under the lock: what was opened since the world was read is in the registry.
     """
     kinds = {n[:-3] for n in os.listdir(paths.state) if n.endswith(".id") and not n.startswith(".")}
-    known = {s.name for s in (*world.specs, *world.retired, *read_registry(paths)[0])}
+    known = {s.name for s in (*world.specs, *world.left, *read_registry(paths)[0])}
     known |= {p.session for p in world.panes}
     retired = {n[:-8] for n in os.listdir(paths.state) if n.endswith(".retired")}
     return stale_ids(kinds, known | retired)
@@ -7551,7 +7622,7 @@ def cmd_rename(old: str, new: str) -> int:
     """Rename a session with everything filed under it, whether it is live or not."""
     start_ = begin(quiet=True)
     world = take_world(start_, records=True)
-    rows = {spec.name: spec for spec in (*world.retired, *world.specs)}
+    rows = {spec.name: spec for spec in (*world.left, *world.specs)}
     spec = rows.get(old)
     if spec is None:
         raise Failure(f"no session {old!r}", hint=f"{PROG} list")
@@ -7594,7 +7665,7 @@ def cmd_adopt_session(name: str) -> int:
     paths = start_.paths
     world = take_world(start_, records=True)
     shown = [pane for pane in world.panes if pane.session == name]
-    known = {spec.name: spec for spec in (*world.retired, *world.specs)}.get(name)
+    known = {spec.name: spec for spec in (*world.left, *world.specs)}.get(name)
     if world.blind or not shown:
         raise Failure(world.blind or f"adopt: no tmux session {name!r}", hint="tmux list-sessions")
     if classify_name(name):

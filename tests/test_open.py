@@ -41,6 +41,22 @@ def test_a_second_open_leaves_the_first_alone(ps, work):
     assert sessions.panes() == {"work": pid}
 
 
+@pytest.mark.parametrize("words", [(), ("api",)])
+def test_a_live_session_whose_row_is_gone_is_opened_as_what_it_is(ps, home, claude, words):
+    declare(row("api"))
+    assert ps("start").returncode == 0
+    sessions.prompt("api", "hello")
+    first, live = head_id("api"), sessions.panes()
+    declare(row("web"))
+    done = ps("open", *words, cwd=home / "api")
+    assert done.returncode == 0 and "it is opened now and will come back" in done.stderr
+    assert sessions.panes() == live
+    end_by_crash("api")
+    ps("start")
+    assert support.wait_until(lambda: sessions.panes().keys() == {"api", "web"})
+    assert head_id("api") == first and "no longer" not in str(sessions.listed(ps))
+
+
 @pytest.mark.parametrize(
     "folder, name", [("my.proj", "my_proj"), ("a:b", "a_b"), (".dot", "_dot"), ("ünï", "ünï")]
 )

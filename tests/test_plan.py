@@ -29,7 +29,7 @@ def world(*specs, **fields):
     """Return a world with these sessions, everything else empty unless given."""
     empty = {
         "specs": specs or (API,),
-        "retired": (),
+        "left": (),
         "facts": {},
         "panes": (),
         "screens": {},

@@ -15,6 +15,8 @@ import sessions
 import support
 from sessions import declare, head_id, new_id, row, state
 
+import persistent_sessions as program
+
 pytestmark = pytest.mark.tmux
 
 
@@ -74,6 +76,42 @@ def test_a_session_that_is_retired_while_it_runs_is_shown_as_what_it_is(ps, clau
     assert support.wait_until(lambda: sessions.ended("api"))
     shown = sessions.listed(ps)["api"]
     assert (shown["state"], shown["note"]) == ("RETIRED", "ended on purpose")
+
+
+def test_a_live_session_whose_row_is_gone_is_named_until_it_ends(ps, claude, tmux):
+    declare(row("api"), row("web"))
+    assert ps("start").returncode == 0
+    assert support.wait_until(lambda: (state() / "api.event").exists())
+    declare(row("web"))
+    note = "no longer declared: it will not come back"
+    done = ps("start")
+    assert done.returncode == 0 and f"api: LIVE: {note}" in done.stderr
+    shown = sessions.listed(ps)
+    assert (shown["api"]["note"], shown["api"]["declared"]) == (note, False)
+    assert shown["api"]["hint"] == f"{sessions.NAME} open api" and shown["web"]["note"] is None
+    assert ps("capture", "api").stdout and ps("start", "api").returncode == 0
+    assert "will not come back" in ps("retire", "api").stderr
+    assert not (state() / "api.retired").exists()
+    tmux("kill-session", "-t", "=api")
+    assert support.wait_until(lambda: sessions.ended("api"))
+    assert "api" not in ps("start").stderr and "api" not in sessions.listed(ps)
+    assert ps("start", "api").returncode == 1
+
+
+def test_a_session_that_is_opened_while_we_look_has_a_row(private, home):
+    """Its .run is newer than the rows that were read."""
+    paths = program.Paths.from_env(os.environ)
+    program.make_state(paths)
+    boot, mine = program.boot_id(), os.getpid()
+    start = program.process_start(mine)
+    live = program.Supervisor(boot, mine, start, 0, "", "", "", "", 0.0)
+    for name in ("api", "web", "old"):
+        (state() / f"{name}.run").write_text(program.format_supervisor(live))
+    program.register(paths, program.Spec("api", str(home)))
+    program.register(paths, program.Spec("new", str(home), renamed="old"))
+    listing = frozenset(os.listdir(state()))
+    found = program.read_rowless(paths, (), listing, boot)
+    assert found == [program.Spec("web", os.getcwd())]
 
 
 def test_start_by_name_brings_a_retired_session_back_in_its_old_conversation(ps, claude):
