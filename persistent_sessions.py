@@ -1693,8 +1693,12 @@ def classify_units(
         checks = [Check("unit", FAIL, text, f"{PROG} install")]
     running, ran = service.get("ActiveState") == "activating", service.get("InactiveEnterTimestamp")
     result = service.get("Result", "")
+    left = parse_span(timer.get("NextElapseUSecMonotonic", "")) - uptime
+    off = timer.get("UnitFileState") != "enabled" or timer.get("ActiveState") != "active"
     if running:
         checks.append(Check("last run", GOOD, "it runs now"))
+    elif not ran and left > 0 and not off:
+        checks.append(Check("last run", GOOD, "none yet since the user manager started"))
     elif not ran:
         text = "it has not run since the user manager started"
         checks.append(Check("last run", WARN, text, f"systemctl --user start {UNIT}"))
@@ -1702,8 +1706,7 @@ def classify_units(
         checks.append(Check("last run", GOOD, f"{ran}: success"))
     else:
         checks.append(Check("last run", FAIL, f"{ran}: {result}", f"{PROG} list"))
-    left = parse_span(timer.get("NextElapseUSecMonotonic", "")) - uptime
-    if timer.get("UnitFileState") != "enabled" or timer.get("ActiveState") != "active":
+    if off:
         mend = f"systemctl --user enable --now {TIMER}"
         checks.append(Check("timer", FAIL, "it is off: nothing comes back after a crash", mend))
     elif running or left > -60:
