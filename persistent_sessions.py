@@ -6835,6 +6835,7 @@ def install_files(paths: Paths, done: list[str]) -> None:
 def install_environment(paths: Paths, config: Config, done: list[str]) -> None:
     """Record in the unit's drop-in what it cannot know: PATH, claude, tmux socket, folders."""
     path = f"{unit_folder(paths)}/{UNIT}.d/environment.conf"
+    restore_locale()
     env = choose_kept(os.environ)
     try:
         known = parse_dropin(read_file(path))

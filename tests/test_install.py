@@ -344,6 +344,13 @@ def test_a_link_of_an_odd_name_in_the_folder_is_no_shim(ps, home):
     assert done.stdout == ps("status").stdout != ""
 
 
+def test_what_python_does_to_a_locale_is_not_recorded(ps, home, claude, monkeypatch):
+    monkeypatch.delenv("LANG")
+    ps("install")
+    dropin = home / ".config/systemd/user/persistent-sessions.service.d/environment.conf"
+    assert "PATH" in dropin.read_text() and "LC_CTYPE" not in dropin.read_text()
+
+
 # ---- A later installation --------------------------------------------------
 
 
