@@ -5177,8 +5177,8 @@ def pass_streams(conn: _socket.socket, streams: str, attached: bool = False) -> 
     fds = (1 if s == "b" else int(s) for s in streams)
     rights = b"".join(fd.to_bytes(4, sys.byteorder) for fd in fds)
     control = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)] if rights else []
-    word = b"show" if attached else b"go"
-    conn.sendmsg([word + b" " + streams.encode()], control)
+    told = f"go{streams}{'t' if attached else ''}"  # last: it has no descriptor
+    conn.sendmsg([told.encode()], control)
 
 
 def take_streams(conn: _socket.socket) -> tuple[bool, dict[str, int]]:
@@ -5190,12 +5190,12 @@ def take_streams(conn: _socket.socket) -> tuple[bool, dict[str, int]]:
 
     room = _socket.CMSG_SPACE(3 * 4)
     data, control, _, _ = conn.recvmsg(16, room, _socket.MSG_CMSG_CLOEXEC)
-    word, _, streams = data.decode().partition(" ")
-    if not word:
+    if not data.startswith(b"go"):
         raise Failure("the caller went away before its command was started", status=BROKEN)
     raw = b"".join(part for _, _, part in control)
     fds = [int.from_bytes(raw[at : at + 4], sys.byteorder) for at in range(0, len(raw), 4)]
-    return word == "show", dict(zip(streams, fds))
+    names = data[2:].decode()
+    return names.endswith("t"), dict(zip(names, fds))
 
 
 def await_end(conn: int, pane: int, server: int) -> None:
