@@ -9,6 +9,7 @@
 # As root it also installs missing Debian packages, and says which.
 
 set -eu
+umask go-w # what the timer runs is nobody else's to write
 unset CDPATH
 
 say() { printf 'install.sh: %s\n' "$*"; }

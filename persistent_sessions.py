@@ -106,6 +106,7 @@ RUN_TIMEOUT = 30.0  # seconds any helper program may take
 GIT_TIMEOUT = 20.0  # seconds; a clone on a dead network disk must not hold a boot
 FETCH_TIMEOUT = 60.0
 NOTIFY_TIMEOUT = 10.0
+LINE_MAX = 1 << 25  # bytes of one record in a transcript; images are in them
 MANAGER_TIMEOUT = 3.0  # systemctl answered in 5-50 ms, also during a shutdown
 TMUX_TIMEOUT = 5.0  # it answers in milliseconds, or one that is stopped holds up all others
 LOCK_WAIT = 30.0
@@ -135,7 +136,7 @@ NO_SERVER = ("no server running", "No such file or directory")
 SERVER_EXITING = ("server exited unexpectedly", "lost server")
 EMPTY_SERVER = "no current target"  # it lives without a session: exit-empty off (3.3a to 3.8)
 MADE_FIRST = "was made as the server started, by ~/.tmux.conf"
-UNKEPT = " (exit-unattached in ~/.tmux.conf ends a server that nobody looks at)"
+UNKEPT = " (exit-unattached in ~/.tmux.conf, for one, ends a server that nobody looks at)"
 SHUTTING_DOWN = "the machine or the user manager is shutting down: nothing is launched"
 MARK = "@persistent_sessions"  # a session option: this session was made by us
 PANE_FIELDS = (
@@ -244,6 +245,7 @@ class Config(NamedTuple):
     keep_days: float
     detach_key: str
     notify: tuple[str, ...]
+    bare: bool = False  # config.json is broken: no argument is passed that it might forbid
 
 
 def claude_home(environ: Mapping[str, str]) -> str:
@@ -660,7 +662,7 @@ def parse_pairs(text: str) -> dict[str, str]:
     """Return the key=value lines of a state file; a damaged file gives an empty answer."""
     if "\0" in text:
         return {}
-    lines = (line.partition("=") for line in text.split("\n"))
+    lines = (line.rstrip("\r").partition("=") for line in text.lstrip("\ufeff").split("\n"))
     return {key: value for key, equals, value in lines if equals}
 
 
@@ -718,7 +720,7 @@ def parse_health(text: str) -> Health:
 
 def parse_ids(text: str) -> tuple[str, ...]:
     """Return the conversation ids of a .id file, newest first; damaged lines are left out."""
-    seen = [line.strip() for line in text.replace("\0", "\n").splitlines()]
+    seen = [line.strip("\ufeff \t") for line in text.replace("\0", "\n").splitlines()]
     return tuple(dict.fromkeys(i for i in seen if is_session_id(i)))
 
 
@@ -728,8 +730,10 @@ def classify_directory(directory: str) -> str:
         return "the directory must be absolute (~ and $HOME are not expanded)"
     if directory != directory.strip():
         return "the directory's name ends in a space, which a row does not keep"
-    odd = "".join(c for c in directory if not c.isprintable() and c not in INVISIBLE)
-    return "the directory's name holds control characters" if odd else ""
+    odd = [c for c in directory if not c.isprintable() and c not in INVISIBLE]
+    if any("\udc80" <= c <= "\udcff" for c in odd):
+        return "the directory's name is not UTF-8"
+    return "the directory's name holds control characters or others not to be seen" if odd else ""
 
 
 def classify_row(name: str, directory: str, fields: int) -> str:
@@ -778,8 +782,8 @@ def parse_rows(
         else:
             renamed = fourth if fourth != name else ""  # it would be its own heir, and never back
             spec = Spec(name, directory, args=parse_args(third), renamed=renamed)
-        if not why and not mine(spec):
-            continue
+        if (spec.user or not why) and not mine(spec):
+            continue  # what is wrong with another user's row is that user's business
         if not why and name in specs:
             why = "an earlier line has this name"
         if why:
@@ -972,7 +976,7 @@ def parse_stat(text: str) -> tuple[str, int, int, int, str]:
 
 
 def parse_retired(name: str, text: str) -> Spec:
-    """Return the whole row that a .retired file keeps; an older, empty one names no directory."""
+    """Return the whole row that a .retired file keeps; an empty one names no directory."""
     pairs = parse_pairs(text)
     directory, pin, renamed = (pairs.get(key, "") for key in ("directory", "pin", "renamed"))
     return Spec(
@@ -985,6 +989,14 @@ def parse_retired(name: str, text: str) -> Spec:
         parse_args(pairs.get("args", "")),
         "" if classify_name(renamed) else renamed,
     )
+
+
+def parse_deliberate(text: str) -> bool:
+    """Tell whether an .exit file speaks of a deliberate end; older ones have no word for it."""
+    pairs = dict(word.partition("=")[::2] for word in text.split())
+    by_itself = pairs.get("rc") == "0" and pairs.get("signalled") in ("0", "-")
+    up = "stopping" not in (pairs.get("system"), pairs.get("user"))
+    return pairs.get("deliberate", "yes" if by_itself and up else "no") == "yes"
 
 
 def parse_receipt(text: str) -> int:
@@ -1941,7 +1953,8 @@ def format_hosted(launches: Sequence[Hosted]) -> str:
             words = " ".join(" ".join(h.entry.argv).split())
             name = h.entry.name or h.entry.session
             rows.append((h.entry.id, format_state(h), name, words[:60], attach_command(h)))
-    return format_table(rows)
+    more = f"({len(ended)} more that ended: {PROG} list --json)\n" if ended else ""
+    return format_table(rows) + more
 
 
 # ---- Files ----------------------------------------------------------------
@@ -2303,7 +2316,7 @@ def check_socket(path: str) -> None:
         raise Failure(f"tmux: {folder}: {e.strerror}") from None
     if not os.path.basename(folder).startswith("tmux-"):
         return  # a folder the person chose
-    if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid() or seen.st_mode & 0o027:
+    if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid() or seen.st_mode & 0o007:
         why = "has unsafe permissions (TMUX_TMPDIR can name another place)"
         raise Failure(f"tmux: directory {folder} {why}", hint=f"ls -ld {folder}")
 
@@ -2409,26 +2422,39 @@ class Asking:
         return parse_panes(listed, self.socket), parse_screens(self.token, self.named, shown)
 
 
-def start_git(clone: str, *args: str, owner: int) -> Program:
+def trusting_config(clone: str) -> str:
+    """Return a configuration file, which ends with this process, that trusts a clone.
+
+    git before 2.38 wants it in a file: it overlooks safe.directory on its command line.
+    """
+    quoted = os.path.realpath(clone).replace("\\", "\\\\").replace('"', '\\"')
+    fd = os.memfd_create("gitconfig")
+    os.write(fd, os.fsencode(f'[safe]\n\tdirectory = "{quoted}"\n'))
+    return f"/proc/{os.getpid()}/fd/{fd}"
+
+
+def start_git(clone: str, *args: str, owner: int, options: Sequence[str] = ()) -> Program:
     """Start git on a clone without its surprises: no inherited GIT_*, no prompt, no helper.
 
     `owner` is the clone's uid: root's is trusted for this one command, nobody else's.
     """
     env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
     env.update(GIT_TERMINAL_PROMPT="0", GIT_OPTIONAL_LOCKS="0", GIT_NO_LAZY_FETCH="1", LC_ALL="C")
-    safe = ["-c", f"safe.directory={os.path.realpath(clone)}"] if owner != os.getuid() else []
-    quiet = ["-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"]
+    env.update(GIT_ASKPASS="true", SSH_ASKPASS_REQUIRE="never", GCM_INTERACTIVE="never")
+    if owner != os.getuid():
+        env["GIT_CONFIG_GLOBAL"] = trusting_config(clone)
+    quiet = ["-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", *options]
     if args[0] == "show":
         quiet += ["-c", "protocol.allow=never"]
-    else:
-        env["GIT_SSH_COMMAND"] = "ssh -o BatchMode=yes -o ConnectTimeout=10"
-    argv = ["git", "-C", clone, *safe, *quiet, *args]
+    argv = ["git", "-C", clone, *quiet, *args]
     return Program(argv, label=f"git {args[0]}", env=env).give("")
 
 
-def git(clone: str, *args: str, owner: int, timeout: float = GIT_TIMEOUT) -> str:
-    """Run git on a clone and return what it prints.  Raises Failure."""
-    return start_git(clone, *args, owner=owner).finish(timeout=timeout).stdout
+def read_git_config(clone: str, pattern: str) -> dict[str, str]:
+    """Return what git's configuration has in a clone of ours, by key.  Raises Failure."""
+    asked = start_git(clone, "config", "--null", "--get-regexp", pattern, owner=os.getuid())
+    entries = (e.partition("\n") for e in asked.finish(check=False).stdout.split("\0"))
+    return {key: value for key, _, value in entries if key}
 
 
 def manager_state(*user: str) -> str:
@@ -2632,11 +2658,15 @@ def read_records(claude: str) -> tuple[tuple[Record, ...], str]:
 
 
 def read_lines(path: str) -> Iterator[dict[str, object]]:
-    """Yield the good records of a transcript.  Raises OSError."""
-    with open(open_file(path), encoding="utf-8", errors="replace") as f:
-        for line in f:
+    """Yield the good records of a transcript; NULs before one are a power cut's.  Raises OSError.
+
+    Of a line longer than LINE_MAX, as a hole of gigabytes is one, only the end can be good.
+    """
+    with open(open_file(path), "rb") as f:
+        for line in iter(lambda: f.readline(LINE_MAX), b""):
+            line = line.lstrip(b"\0")
             try:
-                yield parse_object(line) if line[:1] == "{" else {}
+                yield parse_object(line.decode("utf-8", "replace")) if line[:1] == b"{" else {}
             except ValueError:
                 continue
 
@@ -2754,7 +2784,7 @@ def load_config_copy(copy: str, why: str) -> tuple[Config, tuple[str, ...], bool
     try:
         values, _ = parse_config(read_state(copy))
     except Failure:
-        bare = choose_config({})._replace(start_args=(), open_args=())
+        bare = choose_config({})._replace(start_args=(), open_args=(), bare=True)
         return bare, (f"{why}; defaults without any permission argument are used",), True
     return choose_config(values), (f"{why}; the last good copy is used",), True
 
@@ -2914,6 +2944,17 @@ def load_manifest(
     return specs, (*complaints, *bad), broken
 
 
+def is_retired(paths: Paths, name: str) -> bool:
+    """Tell whether a session was ended on purpose.  Raises Failure.
+
+    Its mark says so; where an older installation or a power cut left an empty one, .exit does.
+    """
+    path = paths.of(name, "retired")
+    if not os.path.lexists(path):
+        return False
+    return bool(read_state(path).strip()) or parse_deliberate(read_state(paths.of(name, "exit")))
+
+
 def read_facts(
     paths: Paths,
     name: str,
@@ -2949,7 +2990,7 @@ def read_facts(
             lives,
             parse_event(read("event")),
             parse_health(read("health")),
-            f"{name}.retired" in listing,
+            f"{name}.retired" in listing and is_retired(paths, name),
             folder,
         )
     except Failure as e:
@@ -3160,11 +3201,10 @@ def read_world(
     marks = (read_retired(paths, name) for name in gone)
     retired = physical(spec for spec in marks if spec and spec.directory)
     left = (*retired, *read_rowless(paths, specs, listing, boot))
-    facts = {
-        s.name: read_facts(paths, s.name, s.directory, listing, boot) for s in (*specs, *left)
-    }
+    facts = {s.name: read_facts(paths, s.name, s.directory, listing, boot) for s in (*specs, *left)}
     panes, blind = read_panes(read_sockets(config, live_runs(facts)))
-    lone = [s for s in specs if not facts[s.name].run_live and not facts[s.name].retired]
+    wanted = [s for s in specs if s.name in insist or not facts[s.name].retired]
+    lone = [s for s in wanted if not facts[s.name].run_live]
     deaf = any(f.run_live and f.event is None for f in facts.values())
     asked = records or lone or insist or deaf
     traces = read_traces(paths.claude, lone, facts, panes) if asked else Traces()
@@ -3249,7 +3289,8 @@ def read_steady(paths: Paths, specs: Sequence[Spec], glance: Glance) -> World | 
     facts, listing = {}, glance.listing
     try:
         for name in (spec.name for spec in specs):
-            run_, retired = glance.runs.get(name), f"{name}.retired" in listing
+            run_ = glance.runs.get(name)
+            retired = f"{name}.retired" in listing and is_retired(paths, name)
             heard = f"{name}.event" in listing  # else no hook files what it says
             if not retired and not (run_ and heard):
                 return None
@@ -3297,7 +3338,7 @@ def make_state(paths: Paths) -> None:
         if seen.st_uid != os.getuid():
             why = f"it belongs to another user (uid {seen.st_uid})"
             raise Failure(f"{paths.state}: {why}", hint=f"ls -ld {paths.state}")
-        if seen.st_mode & 0o077:
+        if seen.st_mode & 0o777 != 0o700:  # an odd umask, or somebody's hand
             os.chmod(paths.state, 0o700)
     except OSError as e:
         raise Failure(f"{paths.state}: {e.strerror}", hint=f"ls -ld {paths.state}") from None
@@ -3325,6 +3366,7 @@ def take_lock(paths: Paths, wait: float = LOCK_WAIT) -> int:
                 raise
             continue
         before = signal.signal(signal.SIGALRM, give_up)
+        mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
         signal.setitimer(signal.ITIMER_REAL, wait)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
@@ -3338,6 +3380,7 @@ def take_lock(paths: Paths, wait: float = LOCK_WAIT) -> int:
                 raise
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             signal.signal(signal.SIGALRM, before)
     raise Failure(f"{paths.state}/lock: no lock can be taken here, nor in a runtime folder")
 
@@ -3542,7 +3585,7 @@ def take_claude_lock(path: str) -> str:
             return lock
         except FileExistsError:
             try:
-                if time.time() - os.stat(lock).st_mtime > 10:
+                if abs(time.time() - os.stat(lock).st_mtime) > 10:  # a clock may be set back
                     os.rmdir(lock)
             except FileNotFoundError:
                 continue
@@ -3556,6 +3599,8 @@ def edit_json(path: str, keys: Sequence[str], value: object) -> bool:
     Every other byte stays.  Raises Failure, with nothing written, when the file does not
     parse (it is read again for a second: Claude may be in the middle of a write).
     """
+    if not os.path.exists(path) and leads_nowhere(path):
+        raise Failure(f"{path}: it is behind a link that leads nowhere", hint=f"ls -l {path}")
     path = os.path.realpath(path)
     trouble = "it changes all the time"
     try:
@@ -3628,7 +3673,8 @@ def own_argv(*args: str) -> list[str]:
     door = own_module()
     if not door:
         return [sys.executable, "-IS", os.path.abspath(__file__), *args]
-    return [python(), "-IS", "-c", DOOR % (door, args[0], door), *args]
+    literal = door.replace("\\", "\\\\").replace('"', '\\"')
+    return [python(), "-IS", "-c", DOOR % (literal, args[0], literal), *args]
 
 
 def hook_commands(paths: Paths) -> dict[str, list[str]]:
@@ -3744,7 +3790,7 @@ def session_job(paths: Paths, config: Config, spec: Spec, resume: str, binary: s
     env = choose_environment(
         os.environ, spec.name, spec.directory, first if os.path.isdir(first) else ""
     )
-    args = config.start_args if spec.declared else spec.args
+    args = () if config.bare else config.start_args if spec.declared else spec.args
     remote = spec.name if config.remote_control else ""
     settings = write_settings(paths, spec.name)
     return Job(claude_argv(binary, args, resume, remote, settings), spec.directory, env)
@@ -3879,6 +3925,11 @@ def read_late(paths: Paths, decisions: Sequence[Decision], panes: Sequence[Pane]
     return World(rows, facts=facts, panes=tuple(panes), records=records, unclear=unclear)
 
 
+def own_job(paths: Paths, name: str) -> str:
+    """Return the file in which this process hands a session's job over; see sweep."""
+    return f"{job_folder(paths)}/.{name}.job.{os.getpid()}.0.tmp"
+
+
 class Launched(NamedTuple):
     """What came of asking tmux for panes."""
 
@@ -3896,7 +3947,7 @@ def launch(
     Each is looked at once more first: what has become live, was ended, lost its row, or
     whose name or conversation was taken meanwhile is left alone.  Raises Failure.
     """
-    tmux, folder = Tmux(socket), job_folder(paths)
+    tmux = Tmux(socket)
     make_socket_folder(socket)
     launched: list[Decision] = []
     late: dict[str, Decision] = {}
@@ -3909,12 +3960,12 @@ def launch(
         now = read_late(paths, decisions, panes or ())
         for d in decisions:
             came = decide_late(d, now)
-            if came is None and os.path.exists(paths.of(d.spec.name, "retired")):
+            if came is None and is_retired(paths, d.spec.name):
                 came = Decision(d.spec, RETIRED, "", "ended meanwhile")  # its supervisor's last act
             if came is not None:
                 late[d.spec.name] = came
                 continue
-            job = f"{folder}/.{d.spec.name}.job.{os.getpid()}.0.tmp"  # see sweep
+            job = own_job(paths, d.spec.name)
             written.append(job)
             write_job(job, jobs[d.spec.name])
             if d.resume and d.resume not in now.facts[d.spec.name].ids:
@@ -4058,6 +4109,7 @@ def watch(
                 run_ = parse_supervisor(read_state(paths.of(name, "run")))
                 if run_ is not None and not run_.claude:
                     outcome = Outcome(d, False, f"tmux did not keep its session{UNKEPT}")
+                    remove(own_job(paths, name))  # it holds the whole environment
             if outcome is not None:
                 outcomes[name] = outcome
         if os.isatty(2) and began + 1 < time.monotonic():
@@ -4131,8 +4183,12 @@ def wait_for_route(limit: float) -> str:
     """
     if limit <= 0 or has_route():
         return ""
+    began = time.monotonic()
     try:
-        came = watch_routes(time.monotonic() + limit)
+        came = watch_routes(began + min(limit, 1.0))
+        if not came and os.isatty(2):
+            tell(f"waiting for a default route, for at most {limit:g} s")
+        came = came or watch_routes(began + limit)
     except OSError as e:
         return f"no default route, and no way to wait for one ({e.strerror}); launching anyhow"
     return "" if came else f"no default route after {limit:g} s; launching all the same"
@@ -4481,7 +4537,7 @@ def conclude(paths: Paths, name: str, ending: Ending, run_: Supervisor, director
             step()
         except (OSError, Failure) as e:
             tell(f"{name}: its end is not fully recorded: {e}", 3)
-    if not ending.deliberate and not ending.signalled:
+    if not (ending.deliberate or ending.stopping or ending.signalled == "HUP"):
         save_screen(paths.of(name, "screen"), name, run_.socket, run_.pane)
 
 
@@ -4593,6 +4649,31 @@ def hook_claude(run_: Supervisor | None, pane_pid: int) -> int:
     return next((pid for pid in near if pid in known), 0)
 
 
+def own_shown(paths: Paths, launched: str, socket: str, pane_id: str) -> list[Pane]:
+    """Return the hook's pane, once for each session that shows it.  Raises Failure.
+
+    Where tmux cannot be asked (its socket was deleted, or is another server's now) its
+    supervisor's record stands in: what is said then is said once.
+    """
+    parents = process_parents(os.getpid())
+    shown: list[Pane] = []
+    trouble = None
+    try:
+        panes = Tmux(socket).panes() or ()
+        shown = [p for p in panes if p.pane_id == pane_id and not p.dead]
+    except Failure as e:
+        trouble = e
+    for pid in parents if launched and not any(p.pid in parents for p in shown) else ():
+        name, run_ = find_run(paths, launched, pid)
+        if run_ is not None and (run_.socket, run_.pane) == (socket, pane_id):
+            heirs = (s.name for s in read_registry(paths)[0] if s.renamed == name)
+            session = next(heirs, name)
+            return [Pane(session, "", pane_id, pid, False, 0, 0, 0, True, socket)]
+    if trouble is not None:
+        raise trouble
+    return shown
+
+
 def take_event(paths: Paths, payload: Mapping[str, object]) -> None:
     """File a SessionStart or SessionEnd event of the claude that this pane belongs to.
 
@@ -4608,12 +4689,13 @@ def take_event(paths: Paths, payload: Mapping[str, object]) -> None:
         or not is_session_id(session_id)
     ):
         return
-    shown = [p for p in Tmux(socket).panes() or () if p.pane_id == pane_id and not p.dead]
+    launched = os.environ.get("PS_SESSION_NAME", "")
+    launched = "" if classify_name(launched) else launched
+    shown = own_shown(paths, launched, socket, pane_id)
     if not shown:
         return
-    launched = os.environ.get("PS_SESSION_NAME", "")
     run_ = None
-    if launched and not classify_name(launched):
+    if launched:
         launched, run_ = find_run(paths, launched, shown[0].pid)
     pid = hook_claude(run_, shown[0].pid)
     if not pid or is_nested(paths.claude, pid, shown[0].pid):
@@ -5361,6 +5443,15 @@ def new_launch(order: Order, why: str) -> Launch:
     )
 
 
+def missing_place() -> str:
+    """Return why a pane could not come to this process's folder by its path, or ""."""
+    try:
+        os.chdir(os.getcwd())
+    except OSError as e:
+        return f"its folder cannot be entered from another: {e.strerror}"
+    return ""
+
+
 def host(order: Order) -> int:
     """Run a command where it can be watched, or directly where that cannot or must not be."""
     if not order.program:
@@ -5371,9 +5462,12 @@ def host(order: Order) -> int:
     try:
         paths = Paths.from_env(os.environ)
         make_state(paths)
-        config, _, _ = load_config(paths)
+        config, warnings, bad = load_config(paths)
+        for line in warnings if bad else ():
+            tell(line, 4)
         ledger = ledger_folder(paths)
-        entry = new_launch(order, why or missing_part(paths, os.environ))
+        why = why or missing_part(paths, os.environ) or missing_place()
+        entry = new_launch(order, why)
         admit(paths, ledger, entry, config.max_sessions)
     except Failure as e:
         if e.status == NO_ROOM:
@@ -5688,9 +5782,8 @@ def begin(*, quiet: bool = False, glance: bool = False) -> Start:
     sweep(job_folder(paths))  # a job whose launcher died before it was taken up is void
     sweep(*os.path.split(os.path.realpath(paths.trust)))
     specs, complaints, stale = load_set(paths, config, asked)
-    if not quiet:
-        for line in (*warnings, *complaints):
-            tell(line, 4)
+    for line in (*warnings, *complaints) if not quiet else warnings if bad_config else ():
+        tell(line, 4)
     return Start(paths, config, specs, not (bad_config or stale or complaints), seen)
 
 
@@ -5748,8 +5841,8 @@ def tidy(start_: Start, world: World) -> None:
         heirs.setdefault(spec.renamed, []).append(spec.name)
     for spec in start_.specs:
         facts = world.facts[spec.name]
-        ended = os.path.exists(paths.of(spec.name, "retired"))  # still: it may have been revived
-        if facts.retired and ended and not spec.declared:
+        ended = facts.retired and is_retired(paths, spec.name)  # still: it may have been revived
+        if ended and not spec.declared:
             if not parse_retired(spec.name, read_state(paths.of(spec.name, "retired"))).directory:
                 retire(paths, spec, "by an older installation")  # its mark was an empty file
             unregister(paths, [spec.name])
@@ -5785,10 +5878,10 @@ def has_left(paths: Paths, name: str, *kinds: str) -> bool:
     return not classify_name(name) and any(os.path.exists(paths.of(name, k)) for k in kinds)
 
 
-def revive(start_: Start, names: Sequence[str]) -> Start:
+def revive(start_: Start, names: Sequence[str], dry_run: bool = False) -> Start:
     """Take the mark of a deliberate end off the named sessions and put their rows back.
 
-    Raises Failure for a name that nothing is known of.
+    Raises Failure for a name that nothing is known of.  A dry run changes no file.
     """
     specs = {spec.name: spec for spec in start_.specs}
     for name in names:
@@ -5808,7 +5901,8 @@ def revive(start_: Start, names: Sequence[str]) -> Start:
                 register(start_.paths, spec)
             remove(path)
 
-        with_lock(start_.paths, act)
+        if not dry_run:
+            with_lock(start_.paths, act)
         specs[name] = spec
     return start_._replace(specs=physical(specs.values()))
 
@@ -5818,12 +5912,20 @@ def is_trusted_unasked(config: Config, spec: Spec) -> bool:
     return spec.declared or (config.trust_open and owner_of(spec.directory) == os.getuid())
 
 
+def trust_unasked(paths: Paths, spec: Spec) -> bool:
+    """Trust a session's folder; False if it was.  Another user's is named.  Raises Failure."""
+    changed = trust_folder(paths, spec.directory)
+    if changed and owner_of(spec.directory) != os.getuid():
+        tell(f"{spec.directory} belongs to another user: trusted as the manifest declares it", 4)
+    return changed
+
+
 def prepare(paths: Paths, config: Config, decision: Decision, binary: str) -> Job:
     """Answer the trust question for a session and return its job.  Raises Failure."""
     spec = decision.spec
     if is_trusted_unasked(config, spec):
         try:
-            trust_folder(paths, spec.directory)
+            trust_unasked(paths, spec)
         except Failure as e:
             tell(f"{spec.name}: not trusted beforehand: {e}", 4)
     return session_job(paths, config, spec, decision.resume, binary)
@@ -5849,6 +5951,11 @@ def prepare_wave(
     return jobs, refused
 
 
+def is_storm(died: Sequence[float]) -> bool:
+    """Tell whether launches died so close together that something they share is the cause."""
+    return len(died) >= STORM and died[-1] - died[-STORM] <= STORM_WINDOW
+
+
 def launch_all(start_: Start, wanted: Sequence[Decision], world: World) -> list[Outcome]:
     """Launch sessions in waves and see each come up, be held by a prompt, or die."""
     paths, config = start_.paths, start_.config
@@ -5861,9 +5968,17 @@ def launch_all(start_: Start, wanted: Sequence[Decision], world: World) -> list[
     outcomes: dict[str, Outcome] = {}
     died: list[float] = []
     last = time.monotonic()
+
+    def look(until: float) -> None:
+        left = {n: d for n, d in pending.items() if n not in outcomes}
+        found = watch(paths, left, socket, until) if left else {}
+        dead = [o for o in found.values() if not o.ok and o.decision.verdict == LAUNCH]
+        died.extend([time.monotonic()] * len(dead))
+        outcomes.update(found)
+
     for at in range(0, len(wanted), size):
         wave = wanted[at : at + size]
-        if len(died) >= STORM and died[-1] - died[-STORM] <= STORM_WINDOW:
+        if is_storm(died):
             why = f"{STORM} sessions ended at once; the cause is shared, launching stopped"
             outcomes.update(
                 {d.spec.name: Outcome(d._replace(verdict=UNKNOWN), False, why) for d in wave}
@@ -5883,20 +5998,11 @@ def launch_all(start_: Start, wanted: Sequence[Decision], world: World) -> list[
         pending.update({d.spec.name: d for d in done.decisions})
         for name, d in done.late.items():
             outcomes[name] = Outcome(d, d.verdict in FINE, d.why)
-        found = watch(
-            paths,
-            {n: d for n, d in pending.items() if n not in outcomes},
-            socket,
-            time.monotonic() + (WAVE if at + size < len(wanted) else 0),
-        )
-        died += [time.monotonic()] * sum(
-            not o.ok and o.decision.verdict == LAUNCH for o in found.values()
-        )
-        outcomes.update(found)
-    left = {n: d for n, d in pending.items() if n not in outcomes}
-    if left:
-        outcomes.update(watch(paths, left, socket, last + config.verify))
-    for name, d in left.items():
+        look(time.monotonic() + (WAVE if at + size < len(wanted) else 0))
+    look(last + config.verify)
+    if is_storm(died):
+        tell(f"{STORM} sessions ended at once: something that they share is the cause", 3)
+    for name, d in pending.items():
         why = f"not up after {config.verify:g} s"
         hint = f"{PROG} attach {name}"
         outcomes.setdefault(name, Outcome(d._replace(verdict=UNKNOWN, hint=hint), False, why))
@@ -5912,12 +6018,15 @@ def fetch(config: Config) -> None:
         parts = ref.split("/", 3)  # git reads "origin/main" too
         if parts[:2] != ["refs", "remotes"] or len(parts) != 4:
             return
-        remotes = git(config.clone, "remote", owner=os.getuid()).split()
-        if parts[2] in remotes and not parts[2].startswith("-"):
+        known = read_git_config(config.clone, r"^(remote\..*\.url|core\.sshcommand)$")
+        if f"remote.{parts[2]}.url" in known and not parts[2].startswith("-"):
             spec = f"+refs/heads/{parts[3]}:{ref}"
             quiet = ("--quiet", "--no-tags", "--no-recurse-submodules", "--no-auto-maintenance")
             argv = ("fetch", *quiet, parts[2], spec)
-            git(config.clone, *argv, owner=os.getuid(), timeout=FETCH_TIMEOUT)
+            ssh = "core.sshCommand=ssh -o BatchMode=yes -o ConnectTimeout=10"
+            options = () if known.get("core.sshcommand") else ("-c", ssh)
+            asked = start_git(config.clone, *argv, owner=os.getuid(), options=options)
+            asked.finish(timeout=FETCH_TIMEOUT)
     except OSError as e:
         tell(f"the manifest could not be fetched: {config.clone}: {e.strerror}", 4)
     except Failure as e:
@@ -5962,18 +6071,34 @@ def note_verdicts(start_: Start, world: World, outcomes: Iterable[Outcome]) -> N
 def living_name(start_: Start, name: str) -> str:
     """Return the name a row lives on under since it was renamed in tmux, or its own."""
     heirs = (s.name for s in start_.specs if s.renamed == name)
-    kept = (heir for heir in heirs if not os.path.exists(start_.paths.of(heir, "retired")))
+    kept = (heir for heir in heirs if not is_retired(start_.paths, heir))
     return next(kept, name)
+
+
+def add_urls(paths: Paths, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Return the outcomes with the addresses at which a phone finds their sessions."""
+    try:
+        urls = {r.pid: r.url for r in read_records(paths.claude)[0] if r.alive and r.url}
+        names = [o.decision.spec.name for o in outcomes] if urls else []
+        runs = [parse_supervisor(read_state(paths.of(name, "run"))) for name in names]
+    except Failure as e:
+        tell(f"no address for the phone is known: {e}", 4)
+        return list(outcomes)
+    known = {n: urls.get(run_.claude, "") for n, run_ in zip(names, runs) if run_ is not None}
+    return [o._replace(url=known.get(o.decision.spec.name, "")) for o in outcomes]
 
 
 def cmd_start(names: Sequence[str] = (), dry_run: bool = False) -> int:
     """Bring back every session of the restore set that is not there, and report each."""
     start_ = begin(glance=not names)
     names = [living_name(start_, name) for name in names]
-    if names and not dry_run:
-        start_ = revive(start_, names)
+    if names:
+        start_ = revive(start_, names, dry_run)
     steady = start_.glance and read_steady(start_.paths, start_.specs, start_.glance)
     world = steady or take_world(start_, insist=names)
+    if names and dry_run:  # their marks are still there
+        unmarked = {n: f._replace(retired=False) for n, f in world.facts.items() if n in names}
+        world = world._replace(facts={**world.facts, **unmarked})
     decisions = [d for d in plan(world) if not names or d.spec.name in names]
     missing = set(names) - {d.spec.name for d in decisions}
     if missing:
@@ -5990,6 +6115,8 @@ def cmd_start(names: Sequence[str] = (), dry_run: bool = False) -> int:
         launched = list(decide_unlaunched(wanted, e).values())
     by_name = {o.decision.spec.name: o for o in launched}
     outcomes = [by_name.get(d.spec.name, Outcome(d, d.verdict in FINE, d.why)) for d in decisions]
+    if launched or names or os.isatty(2):  # a tick that finds all alive reads no records
+        outcomes = add_urls(start_.paths, outcomes)
     for ok, level in ((True, 6), (False, 3)):  # what needs a person stands last
         tell_all((format_outcome(o) for o in outcomes if o.ok == ok), level)
     try:
@@ -6619,6 +6746,10 @@ def cmd_trust(name: str) -> int:
     if decision.verdict == BLOCKED and not (run_ and run_.pid == decision.pid):
         why = "what asks in its tmux session was not started by us"
         raise Failure(f"{name}: {why}: answer it yourself", hint=f"{PROG} attach {name}")
+    shown = next(iter(world.by_pid.get(decision.pid, ())), None)
+    if shown is not None and not is_readable(shown):
+        hint = f"{PROG} attach {name}"
+        raise Failure(f"{name}: {decision.why}: what it asks cannot be seen", hint=hint)
     changed = trust_folder(paths, decision.spec.directory)
     tell(f"{name}: {decision.spec.directory} {'is now' if changed else 'was already'} trusted")
     if decision.verdict == BLOCKED:
@@ -6643,10 +6774,9 @@ def cmd_trust(name: str) -> int:
 # What a unit's environment lacks and a session needs; never a key or a token.
 KEPT_NAMES = frozenset(
     """PATH XDG_STATE_HOME XDG_CONFIG_HOME CLAUDE_CONFIG_DIR TMUX_TMPDIR LANG LANGUAGE TZ
-    SSL_CERT_FILE SSL_CERT_DIR NODE_EXTRA_CA_CERTS ANTHROPIC_BASE_URL http_proxy https_proxy
-    no_proxy all_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY ALL_PROXY AGENT_SESSIONS_DIR""".split()
+    SSL_CERT_FILE SSL_CERT_DIR NODE_EXTRA_CA_CERTS ANTHROPIC_BASE_URL AGENT_SESSIONS_DIR""".split()
 )
-KEPT_PREFIXES = ("LC_", "CLAUDE_CODE_USE_")
+KEPT_PREFIXES, KEPT_ENDS = ("LC_", "CLAUDE_CODE_USE_"), ("_proxy", "_PROXY")
 SHELL_FUNCTION = f"""{BEGIN} (put here by `{PROG} install`)
 unalias claude 2>/dev/null || :
 function claude {{
@@ -6683,11 +6813,35 @@ def choose_kept(environ: Mapping[str, str]) -> dict[str, str]:
     return {
         key: value
         for key, value in sorted(environ.items())
-        if (key in KEPT_NAMES or key.startswith(KEPT_PREFIXES))
+        if (key in KEPT_NAMES or key.startswith(KEPT_PREFIXES) or key.endswith(KEPT_ENDS))
         and key.isidentifier()
         and value.isprintable()
         and not (("://" in value) and "@" in value.partition("://")[2].partition("/")[0])
     }
+
+
+# What a provider that CLAUDE_CODE_USE_* chooses is reached with.
+PROVIDERS = {
+    "CLAUDE_CODE_USE_BEDROCK": ("AWS_",),
+    "CLAUDE_CODE_USE_VERTEX": ("GOOGLE_APPLICATION_CREDENTIALS", "ANTHROPIC_VERTEX_", "CLOUD_ML_"),
+    "CLAUDE_CODE_USE_FOUNDRY": ("ANTHROPIC_FOUNDRY_", "AZURE_"),
+}
+
+
+def choose_credentials(environ: Mapping[str, str]) -> list[str]:
+    """Return the variables here without which a session cannot sign in or reach its provider.
+
+    `install` records none of them for the unit, nor a proxy's address with a password.
+    """
+    used = tuple(p for flag, ps in PROVIDERS.items() if environ.get(flag) for p in ps)
+    kept = choose_kept(environ)
+    return [
+        name
+        for name, value in sorted(environ.items())
+        if value
+        and (name in KEY_NAMES or name.startswith(used) or name.endswith(KEPT_ENDS))
+        and name not in kept
+    ]
 
 
 def format_dropin(env: Mapping[str, str]) -> str:
@@ -6941,7 +7095,7 @@ def trust_set(start_: Start, done: list[str]) -> None:
     home = os.path.realpath(start_.paths.home)
     for spec in start_.specs:
         wanted = is_trusted_unasked(start_.config, spec) and os.path.isdir(spec.directory)
-        if wanted and trust_folder(start_.paths, spec.directory):
+        if wanted and trust_unasked(start_.paths, spec):
             done.append(f"trust of {spec.directory}")
             if spec.directory == home:
                 tell("trusting the home directory also covers every folder below it", 4)
@@ -6966,6 +7120,7 @@ def install_shim(paths: Paths, name: str, done: list[str]) -> None:
 
 def cmd_install(shims: Sequence[str] = ()) -> int:
     """Set everything up: files, units with their environment, shell function, trust, linger."""
+    os.umask(os.umask(0o022) | 0o022)  # what the timer runs is nobody else's to write
     start_ = begin()
     paths = start_.paths
     done: list[str] = []
@@ -7293,11 +7448,11 @@ def check_manager() -> list[Check]:
     shown = run(["systemctl", "--user", "show", f"--property={keys}", UNIT, TIMER]).stdout
     service, timer = (parse_pairs(part) for part in shown.strip().split("\n\n"))
     known = parse_pairs(run(["systemctl", "--user", "show-environment"]).stdout)
-    lacking = [name for name in KEY_NAMES if os.environ.get(name) and name not in known]
+    lacking = [name for name in choose_credentials(os.environ) if name not in known]
     checks += [Check("manager", GOOD, state), *classify_units(service, timer, time.monotonic())]
     if lacking:
         mend = f"write {lacking[0]}=... into ~/.config/environment.d/claude.conf"
-        text = f"{lacking[0]} is known to this shell only: sessions lack it after a boot"
+        text = f"known to this shell only, so sessions lack it after a boot: {', '.join(lacking)}"
         checks.append(Check("environment", WARN, text, mend))
     return checks
 
@@ -7564,7 +7719,7 @@ def read_status(paths: Paths) -> dict[str, list[str]]:
         health = parse_health(read_state(paths.of(name, "health"))) if held else Health()
         if live:
             states["blocked" if health.notified == BLOCKED else "live"].append(name)
-        elif f"{name}.retired" not in listing and name not in heirs:
+        elif name not in heirs and not (f"{name}.retired" in listing and is_retired(paths, name)):
             rests = choose_rest(health, seen[0] if seen else None, now)
             states["resting" if rests else "down"].append(name)
     if states["down"]:  # some may live without a supervisor of ours
@@ -7581,6 +7736,16 @@ def cmd_status_line() -> int:
     _, _, broken = load_config(paths)
     print(format_status(states) + (", config.json is broken" if broken else ""))
     return TROUBLE if broken or any(states[s] for s in states if s != "live") else OK
+
+
+def copy_state(one: str, other: str) -> None:
+    """Give a state file a second name, or a copy where the file system has no links."""
+    try:
+        os.link(one, other)
+    except OSError as e:
+        if e.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
+            raise
+        write_atomic(other, read_file(one))
 
 
 def move_session(start_: Start, spec: Spec, new: str, socket: str, shown: str) -> None:
@@ -7600,7 +7765,7 @@ def move_session(start_: Start, spec: Spec, new: str, socket: str, shown: str) -
 
     try:
         for kind in kinds:
-            os.link(paths.of(old, kind), paths.of(new, kind))
+            copy_state(paths.of(old, kind), paths.of(new, kind))
             made.append(kind)
         edit_registry(paths, swap)
         swapped = True
@@ -7815,21 +7980,21 @@ COMMANDS: Sequence[tuple[str, str, Callable[..., int], Sequence[tuple[str, dict[
         ),
     ),
     ("list", "show the sessions and their state", lambda a: cmd_list(a.json), (JSON, USER)),
-    ("status", "say in one line whether all is well", lambda a: cmd_status_line(), ()),
+    ("status", "say in one line whether all is well", lambda a: cmd_status_line(), (USER,)),
     ("doctor", "check what sessions need, with the command that mends it",
      lambda a: cmd_doctor(a.json), (JSON, USER)),
     ("attach", "show a session on this terminal", lambda a: cmd_attach(a.name), (MAYBE,)),
-    ("capture", "print the screen of a session", lambda a: cmd_capture(a.name), (TARGET,)),
+    ("capture", "print the screen of a session", lambda a: cmd_capture(a.name), (TARGET, USER)),
     ("logs", "print how a session ended, and its screen",
      lambda a: cmd_logs(a.name), (TARGET, USER)),
-    ("stop", "end a session for good, or a launch", lambda a: cmd_stop(a.name), (TARGET,)),
+    ("stop", "end a session for good, or a launch", lambda a: cmd_stop(a.name), (TARGET, USER)),
     ("retire", "mark a session as ended on purpose", lambda a: cmd_retire(a.name), (TARGET, USER)),
     ("trust", "answer a session's consent prompts", lambda a: cmd_trust(a.name), (TARGET, USER)),
     ("rename", "rename a session and all that is filed under it",
-     lambda a: cmd_rename(a.name, a.new), (TARGET, ("new", {}))),
+     lambda a: cmd_rename(a.name, a.new), (TARGET, ("new", {}), USER)),
     ("adopt", "take a claude in a tmux session into the restore set, in place",
-     lambda a: cmd_adopt_session(a.name), (("name", {"help": "a tmux session"}),)),
-    ("manifest", "print the manifest as the unit reads it", lambda a: cmd_manifest(), ()),
+     lambda a: cmd_adopt_session(a.name), (("name", {"help": "a tmux session"}), USER)),
+    ("manifest", "print the manifest as the unit reads it", lambda a: cmd_manifest(), (USER,)),
     (
         "host",
         "run a command where it can be watched: host -- COMMAND",

@@ -227,6 +227,16 @@ def test_a_launch_inside_a_hosted_one_is_not_wrapped_twice(ann):
     assert nested["parent"] == outer["id"] and nested["unit"] == ""
 
 
+def test_a_folder_that_only_its_caller_stands_in_is_run_in_directly(ann):
+    """As after `cd /root; sudo -u ann`: a pane could not come there by its path."""
+    ann.box.root("mkdir", "-p", "-m", "700", "/closed/in")
+    uid = ann.sh("id -u").stdout.strip()
+    how = f"HOME={HOME} XDG_RUNTIME_DIR=/run/user/{uid} {BIN}/persistent-sessions host"
+    caller = f"cd /closed/in; exec setpriv --reuid={uid} --clear-groups env {how}"
+    done = ann.box.root("sh", "-c", f"{caller} -- sh -c 'exit 3' </dev/null", check=False)
+    assert done.returncode == 3, done.stderr
+
+
 def test_without_a_user_manager_a_launch_is_executed_directly(ann):
     ann.box.add_user("carl", linger=False)
     ann.box.put_program("carl", SESSIONS, "/home/carl/ps")

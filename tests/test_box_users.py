@@ -68,6 +68,8 @@ def test_root_looks_after_another_persons_session(people, box):
 
     assert wait_until(told)
     assert "api: LIVE" in as_root(box, "logs", "api", "--user", "bob").stdout
+    assert "1 live" in as_root(box, "status", "--user", "bob").stdout
+    assert "hello" in as_root(box, "capture", "api", "--user", "bob").stdout
     assert "start api" in as_root(box, "retire", "api", "--user", "bob").stderr
     assert bob.box.exists(f"/home/bob/.local/state/{NAME}/api.retired")
 

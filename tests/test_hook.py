@@ -231,3 +231,31 @@ def test_a_flood_on_standard_input_fills_no_memory(api):
     argv = [support.sys.executable, "-c", MEASURE, *HOOK]  # a child's peak begins with its parent's
     done = subprocess.run(argv, env=pane_env("api"), capture_output=True, text=True)
     assert done.stdout == "0 True\n" and head_id("api") == api
+
+
+def test_an_end_is_heard_where_the_socket_of_tmux_is_gone(ps, api, terminal):
+    """Who is attached works on, and does not know."""
+    sessions.prompt("api", "hello")
+    first = head_id("api")
+    socket = support.run_tmux("display-message", "-p", "#{socket_path}").stdout.strip()
+    screen = terminal("tmux", "attach", "-t", "=api", size=(50, 200))
+    screen.expect("ANSWER")
+    os.unlink(socket)
+    screen.send("/exit\r")
+    assert support.wait_until(lambda: sessions.ended("api"))
+    assert sessions.pairs("api", "exit")["deliberate"] == "yes"
+    assert (state() / "api.retired").exists() and head_id("api") == first
+    ps("start")
+    assert sessions.listed(ps)["api"]["state"] == "RETIRED"
+
+
+def test_an_end_is_heard_where_another_server_has_the_socket(ps, api, terminal, tmux):
+    sessions.prompt("api", "hello")
+    socket = support.run_tmux("display-message", "-p", "#{socket_path}").stdout.strip()
+    screen = terminal("tmux", "attach", "-t", "=api", size=(50, 200))
+    screen.expect("ANSWER")
+    os.unlink(socket)
+    tmux("new-session", "-d", "-s", "other")  # its first pane has the same id
+    screen.send("/exit\r")
+    assert support.wait_until(lambda: (state() / "api.retired").exists())
+    assert not (state() / "other.id").exists()

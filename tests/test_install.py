@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 
 import pytest
 from support import ROOT, SESSIONS, wait_until
@@ -368,3 +370,39 @@ def test_what_the_unit_knows_survives_an_update_from_a_bare_shell(ps, home, clau
     assert str(home / "tools") in after["PATH"].split(":")
     assert after["PATH"].startswith(bare)
     assert "CLAUDE_CONFIG_DIR" in done.stderr and str(dropin) in done.stderr
+
+
+def test_an_odd_umask_opens_nothing_that_is_run_to_others(home, claude):
+    argv = [sys.executable, "-IS", SESSIONS, "install"]
+    subprocess.run(["sh", "-c", 'umask 0; exec "$@"', "sh", *argv], capture_output=True)
+    found = ["find", home / ".local", home / ".config", "-perm", "/022", "!", "-type", "l"]
+    assert subprocess.run(found, capture_output=True, text=True).stdout == ""
+    argv[-1] = "list"
+    for mask in ("0", "0777"):
+        shutil.rmtree(home / ".local/state")
+        subprocess.run(["sh", "-c", f'umask {mask}; exec "$@"', "sh", *argv], capture_output=True)
+        mode = (home / ".local/state/persistent-sessions").stat().st_mode
+        assert mode & 0o777 == 0o700, mask
+
+
+@pytest.mark.parametrize("name", ["DOM\\user", 'a"b', "it's", "a b;c$d%e"])
+def test_the_door_opens_in_a_home_of_any_name(home, claude, monkeypatch, name):
+    odd = home / name
+    (odd / ".local/bin").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(odd))
+    argv = [sys.executable, "-IS", SESSIONS, "install"]
+    subprocess.run(argv, capture_output=True)
+    installed = odd / ".local/bin/persistent-sessions"
+    shutil.copy(SESSIONS, installed)
+    library = odd / ".local/lib/persistent-sessions"
+    library.mkdir(parents=True, exist_ok=True)
+    link = library / "persistent_sessions.py"
+    link.unlink(missing_ok=True)
+    link.symlink_to(installed)
+    script = "import sys; sys.path.append(sys.argv[1]); import persistent_sessions as m\n"
+    script += "import json; print(json.dumps(m.own_argv('status')))"
+    asked = [sys.executable, "-IS", "-c", script, str(library)]
+    words = json.loads(subprocess.run(asked, capture_output=True, check=True).stdout)
+    assert "-c" in words
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout == "no sessions\n", done.stderr

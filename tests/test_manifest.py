@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import os
 import pwd
@@ -148,7 +149,7 @@ def test_a_row_does_not_take_over_what_is_open_in_another_folder(ps, home):
     assert done.returncode == 1 and f"app is open in {home}/work" in done.stderr
     ps("retire", "app")
     done = ps("start", "app", "--dry-run")
-    assert done.stdout.startswith("app: RETIRED") and not done.stderr, done.stderr
+    assert done.stdout.startswith("app: LAUNCH") and not done.stderr, done.stderr
 
 
 def test_a_row_whose_disk_is_not_mounted_stays_in_the_list(ps, home):
@@ -309,3 +310,82 @@ def test_an_unknown_key_is_one_warning(ps):
     configure(claude={"colour": "red"})
     done = ps("start")
     assert done.returncode == 0 and done.stderr.count("'claude.colour'") == 1
+
+
+def test_what_is_wrong_with_another_users_row_is_that_users_business(ps, home):
+    theirs = [
+        "bobs\t/tmp\t-\tNO-ID\tsomebody",
+        "b.ad\t/tmp\t-\t-\tsomebody",
+        "api\tx\t-\t-\tsomebody",
+    ]
+    sessions.declare(row("api"), *theirs, "ours\t/tmp\t-\tNO-ID\t" + os.environ["USER"])
+    done = ps("manifest")
+    assert done.stderr.count("manifest line") == 1 and "manifest line 5" in done.stderr
+    assert set(sessions.listed(ps)) == {"api"}
+
+
+@pytest.fixture
+def asking(home):
+    """Serve a repository that wants a password; return its address."""
+
+    class Refuse(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", 'Basic realm="x"')
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refuse)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/x"
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_fetch_asks_nobody_for_a_password(ps, home, asking):
+    work = clone(row("api") + "\n")
+    subprocess.run(["git", "-C", str(work), "remote", "set-url", "origin", asking], check=True)
+    ask = home / "ask"
+    ask.write_text(f"#!/bin/sh\necho asked >>{home}/asked\n")
+    ask.chmod(0o755)
+    subprocess.run(["git", "config", "--global", "core.askPass", str(ask)], check=True)
+    done = ps("start", env={"PS_UNIT": "1", "SSH_ASKPASS": str(ask), "GIT_ASKPASS": str(ask)})
+    assert "could not be fetched" in done.stderr and not (home / "asked").exists()
+
+
+@pytest.mark.parametrize("where", ["local", "global"])
+def test_a_fetch_uses_the_ssh_that_the_clone_is_configured_with(ps, home, where):
+    work = clone(row("api") + "\n")
+    commit(home / "upstream", row("api") + "\n" + row("web") + "\n")
+    address = f"git@fleet.invalid:{home}/upstream"
+    subprocess.run(["git", "-C", str(work), "remote", "set-url", "origin", address], check=True)
+    ssh = home / "ssh"
+    ssh.write_text('#!/bin/sh\nfor last; do :; done\nexec sh -c "$last"\n')
+    ssh.chmod(0o755)
+    words = ["git", "-C", str(work), "config", f"--{where}", "core.sshCommand", str(ssh)]
+    subprocess.run(words, check=True)
+    done = ps("start", env={"PS_UNIT": "1"})
+    assert "could not be fetched" not in done.stderr and names(ps)[0] == ["api", "web"]
+
+
+def test_a_clone_of_roots_is_read_by_a_git_that_overlooks_its_command_line(ps, home):
+    """Before 2.38 git takes safe.directory from a file only."""
+    if os.getuid():
+        pytest.skip(f"{support.ABSENT}root, to give a clone away")
+    clone(row("api", user=os.environ["USER"]) + "\n")
+    argv = ["chown", "-R", "65534", str(home / "clone")]
+    subprocess.run(argv, check=True)
+    asked = program.start_git(str(home / "clone"), "config", "safe.directory", owner=65534)
+    assert asked.finish().stdout == f"{home}/clone\n"
+    shown = program.start_git(
+        str(home / "clone"), "show", "HEAD:persistent-sessions.tsv", owner=65534
+    )
+    assert shown.finish().stdout.startswith("api\t")
+
+
+def test_a_configuration_that_is_broken_is_said_by_whoever_looks_quietly(ps, home):
+    configure().write_text("{")
+    for command in (["attach", "x"], ["capture", "x"], ["host", "--", "true"]):
+        assert "config.json" in ps(*command).stderr, command

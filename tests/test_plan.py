@@ -375,3 +375,53 @@ def test_what_some_readers_take_for_the_end_of_a_line_is_none(char):
     pairs = {"directory": f"/x{char}y", "why": "one\ntwo"}
     kept = program.parse_pairs(program.format_pairs(pairs))
     assert kept == {"directory": f"/x{char}y", "why": "one two"}
+
+
+@pytest.mark.parametrize(
+    "text, ids", [(f"\ufeff{A}\n{B}\n", (A, B)), (f"{A}\r\n\ufeff {B} \r\n", (A, B))]
+)
+def test_an_id_is_an_id_whatever_an_editor_put_around_it(text, ids):
+    assert program.parse_ids(text) == ids
+
+
+def test_a_mark_from_another_system_names_its_folder():
+    text = program.format_retired(API, "retired", "now").replace("\n", "\r\n")
+    assert program.parse_retired("api", "\ufeff" + text).directory == API.directory
+
+
+@pytest.mark.parametrize(
+    "text, deliberate",
+    [
+        ("", False),
+        ("rc=0 signalled=0 system=running user=running at=x\n", True),
+        ("rc=0 signalled=1 system=running user=running at=x\n", False),
+        ("rc=0 signalled=0 system=running user=stopping at=x\n", False),
+        ("rc=1 signalled=0 system=running user=running at=x\n", False),
+        ("rc=0 signalled=- system=running user=- reason=other deliberate=no at=x\n", False),
+        ("rc=0 signalled=- system=running user=- reason=x deliberate=yes at=x\n", True),
+    ],
+)
+def test_an_exit_file_tells_a_deliberate_end(text, deliberate):
+    assert program.parse_deliberate(text) is deliberate
+
+
+@pytest.mark.parametrize(
+    "name, why", [("caf\udce9", "not UTF-8"), ("a\x07b", "control characters"), ("caf\u00e9", "")]
+)
+def test_a_folders_name_is_refused_for_what_it_is(name, why):
+    found = program.classify_directory(f"/srv/{name}")
+    assert (why in found) if why else found == ""
+
+
+def test_what_a_boot_would_lack_is_named_and_nothing_else():
+    env = {"ANTHROPIC_API_KEY": "k", "AWS_PROFILE": "p", "https_proxy": "http://u:p@h", "X": "y"}
+    assert program.choose_credentials(env) == ["ANTHROPIC_API_KEY", "https_proxy"]
+    used = {"AWS_PROFILE": "p", "CLAUDE_CODE_USE_BEDROCK": "1", "ftp_proxy": "http://h"}
+    assert program.choose_credentials(used) == ["AWS_PROFILE"]
+    assert program.choose_kept(used).keys() == {"CLAUDE_CODE_USE_BEDROCK", "ftp_proxy"}
+
+
+def test_a_long_table_says_what_it_leaves_out():
+    ended = [program.Hosted(program.Launch(f"{n:012x}"), "ENDED") for n in range(13)]
+    assert "(3 more that ended: " in program.format_hosted(ended)
+    assert "more that ended" not in program.format_hosted(ended[:10])

@@ -6,6 +6,8 @@ import errno
 import json
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 import sessions
@@ -283,3 +285,16 @@ def test_a_name_of_another_folder_is_not_taken_over(ps, found):
     done = ps("adopt", "mine")
     assert done.returncode == 1 and "taken by" in done.stderr
     assert "rename-session" in done.stderr and head_id("mine") == ""
+
+
+def test_a_session_is_renamed_where_the_file_system_has_no_links(ps, home, claude):
+    sessions.configure()
+    (home / "work").mkdir()
+    ps("open", cwd=home / "work")
+    sessions.prompt("work", "hello")
+    first = sessions.head_id("work")
+    deny = os.path.join(support.TESTS, "fakes", "deny_call.py")
+    argv = [sys.executable, deny, "link", "EPERM", sys.executable, "-IS", support.SESSIONS]
+    done = subprocess.run([*argv, "rename", "work", "api"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert sessions.head_id("api") == first and not (sessions.state() / "work.id").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -644,3 +645,150 @@ def test_while_the_machine_goes_down_no_server_is_started(ps, claude, home):
     done = ps("start")
     assert done.returncode == 1 and "shutting down: nothing is launched" in done.stderr
     assert sessions.panes() == {}
+
+
+@pytest.mark.parametrize("mark", ["", "\0" * 100])
+def test_a_mark_that_a_power_cut_emptied_ends_no_session(ps, claude, tmux, mark):
+    declare(row("api"))
+    ps("start")
+    sessions.prompt("api", "hello")
+    first = head_id("api")
+    tmux("kill-session", "-t", "=api")
+    assert support.wait_until(lambda: sessions.ended("api"))
+    (state() / "api.retired").write_text(mark)
+    assert sessions.listed(ps)["api"]["state"] == "LAUNCH"
+    assert "1 down" in ps("status").stdout
+    done = ps("start")
+    assert done.returncode == 0 and f"api: LAUNCH: resumed {first}" in done.stderr
+    assert "api: LIVE" in ps("start").stderr
+
+
+def test_a_mark_that_a_power_cut_emptied_counts_where_the_end_is_known(ps, claude):
+    declare(row("api"))
+    ps("start")
+    sessions.prompt("api", "hello")
+    sessions.type_line("api", "/exit")
+    assert support.wait_until(lambda: (state() / "api.retired").exists())
+    (state() / "api.retired").write_text("")
+    assert sessions.listed(ps)["api"]["state"] == "RETIRED"
+
+
+def test_a_dry_run_of_an_ended_session_is_the_plan_and_changes_nothing(ps, claude, home):
+    sessions.configure()
+    (home / "work").mkdir()
+    ps("open", cwd=home / "work")
+    sessions.prompt("work", "hello")
+    sessions.type_line("work", "/exit")
+    assert support.wait_until(lambda: (state() / "work.retired").exists())
+    before = sorted(os.listdir(state()))
+    done = ps("start", "--dry-run", "work")
+    assert done.stdout == f"work: LAUNCH: {head_id('work')}\n", done.stdout
+    assert done.returncode == 0
+    assert sorted(os.listdir(state())) == before
+    assert sessions.listed(ps)["work"]["state"] == "RETIRED"
+
+
+def test_three_of_the_only_wave_that_die_at_once_have_one_cause(ps, home):
+    program = home / ".local/bin/claude"
+    program.write_text("#!/bin/sh\nexit 1\n")
+    program.chmod(0o755)
+    declare(*(row(f"s{at}") for at in range(4)), launch={"parallel": 8})
+    assert "something that they share is the cause" in ps("start").stderr
+
+
+def test_a_start_by_name_says_where_the_phone_finds_it(ps, claude):
+    declare(row("api"))
+    ps("start")
+    path = sessions.record(sessions.agent("api"), new_id(1))
+    known = {**json.loads(path.read_text()), "bridgeUrl": "https://claude.ai/code/x"}
+    path.write_text(json.dumps(known))
+    assert "api: LIVE: https://claude.ai/code/x\n" in ps("start", "api").stderr
+
+
+def test_a_supervisor_that_is_ended_alone_keeps_the_last_screen(ps, claude):
+    claude.write_text("#!/bin/sh\necho last words\nexec sleep 100\n")
+    declare(row("api"), launch={"verify_s": 1})
+    assert ps("start").returncode == 1
+    os.kill(int(sessions.pairs("api", "run")["pid"]), signal.SIGTERM)
+    assert support.wait_until(lambda: sessions.ended("api"))
+    assert sessions.pairs("api", "exit")["signalled"] == "TERM"
+    assert support.wait_until(lambda: (state() / "api.screen").exists())
+    assert (state() / "api.screen").read_text() == "last words\n"
+
+
+def test_a_hole_in_a_transcript_costs_neither_memory_nor_the_others(ps, claude, home):
+    declare(row("api"), row("web"))
+    sessions.file_id("api", new_id(1))
+    path = sessions.transcript(new_id(1))
+    whole = path.read_text()
+    with open(path, "w") as f:
+        f.truncate(1 << 30)
+        f.seek(0, os.SEEK_END)
+        f.write("\n" + whole)
+    script = 'ulimit -v 700000; exec "$@"'
+    argv = [support.sys.executable, "-IS", support.SESSIONS, "start", "--dry-run"]
+    done = subprocess.run(["sh", "-c", script, "sh", *argv], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert f"api: LAUNCH: {new_id(1)}" in done.stdout and "web: LAUNCH" in done.stdout
+
+
+def test_a_job_that_no_pane_took_up_does_not_stay(ps, claude, home):
+    """It holds the whole environment."""
+    (home / ".tmux.conf").write_text("set -g exit-unattached on\n")
+    sessions.configure(launch={"verify_s": 10})
+    (home / "work").mkdir()
+    done = ps("open", cwd=home / "work", env={"SECRET": "zzz"})
+    assert done.returncode == 1 and "tmux did not keep its session" in done.stderr
+    kept = subprocess.run(["grep", "-rl", "zzz", os.environ["XDG_RUNTIME_DIR"], state()],
+                          capture_output=True, text=True)  # fmt: skip
+    assert kept.stdout == ""
+
+
+def test_a_wait_for_a_route_is_said_on_a_terminal(claude, terminal):
+    declare(row("api"), network={"wait_s": 3})
+    argv = (support.sys.executable, "-IS", support.SESSIONS, "start")
+    screen = terminal("unshare", "-n", *argv, size=(30, 100))
+    screen.expect("waiting for a default route, for at most 3 s")
+    screen.expect("api: LAUNCH")
+
+
+def test_another_users_folder_is_not_trusted_without_a_word(ps, claude, home):
+    folder = home / "theirs"
+    folder.mkdir()
+    try:
+        os.chown(folder, 65534, -1)
+    except PermissionError:
+        pytest.skip(f"{support.ABSENT}root, to give a folder away")
+    declare(row("api", "theirs", user=os.environ["USER"]))
+    assert f"{folder} belongs to another user: trusted" in ps("start").stderr
+    assert "belongs" not in ps("start").stderr
+
+
+def test_a_caller_that_blocks_the_alarm_waits_for_the_lock_no_longer(home, private):
+    paths = program.Paths.from_env(os.environ)
+    program.make_state(paths)
+    held = program.take_lock(paths)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+    try:
+        with pytest.raises(program.Failure, match="holds it for more than"):
+            program.take_lock(paths, 0.2)
+        assert signal.SIGALRM in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.close(held)
+
+
+@pytest.mark.parametrize(
+    "mode, fine", [(0o700, True), (0o770, True), (0o750, True), (0o701, False)]
+)
+def test_a_socket_folder_is_refused_where_tmux_refuses_it(private, tmux, mode, fine):
+    folder = private / "t" / f"tmux-{os.getuid()}"
+    folder.mkdir()
+    folder.chmod(mode)
+    assert (tmux("new-session", "-d").returncode == 0) == fine
+    try:
+        program.check_socket(str(folder / "default"))
+    except program.Failure:
+        assert not fine
+    else:
+        assert fine

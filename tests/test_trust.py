@@ -353,3 +353,29 @@ sys.exit(done.returncode)
         three: "  last of three",
         one: "  last of one",
     }
+
+
+@pytest.mark.tmux
+def test_what_cannot_be_seen_is_not_said_to_be_answered(ps, claude, home, tmux):
+    configure(trust={"open": False}, launch={"verify_s": 4})
+    (home / "work").mkdir()
+    ps("open", cwd=home / "work")
+    tmux("resize-window", "-t", "=work:", "-x", "30", "-y", "8")
+    done = ps("trust", "work")
+    assert done.returncode == 1 and "too small to read" in done.stderr, done.stderr
+
+
+def test_a_lock_from_the_future_is_taken_over(private, home):
+    lock = home / ".claude.json.lock"
+    lock.mkdir()
+    os.utime(lock, (4e9, 4e9))
+    paths = program.Paths.from_env(os.environ)
+    assert program.trust_folder(paths, "/srv/x") and not lock.exists()
+
+
+def test_a_file_of_claudes_behind_a_dangling_link_is_not_made_anew(private, home):
+    (home / ".claude.json").symlink_to(home / "not mounted" / "claude.json")
+    paths = program.Paths.from_env(os.environ)
+    with pytest.raises(program.Failure, match="leads nowhere"):
+        program.trust_folder(paths, "/srv/x")
+    assert not (home / "not mounted").exists()
