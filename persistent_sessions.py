@@ -7028,9 +7028,12 @@ def edit_rc(path: str, block: str, done: list[str]) -> None:
     except OSError as e:
         raise Failure(f"{path}: {e.strerror}") from None
     try:
+        twins = os.stat(path).st_nlink > 1 if os.path.exists(path) else False
         put(path, set_block(text, block), 0o644, done)
     except Failure as e:
         raise Failure(f"{path}: {e}") from None
+    if twins and path in done:
+        tell(f"{path} had another name (a hard link), which keeps the old text", 4)
 
 
 def read_stale_ids(paths: Paths, world: World) -> tuple[str, ...]:

@@ -406,3 +406,10 @@ def test_the_door_opens_in_a_home_of_any_name(home, claude, monkeypatch, name):
     assert "-c" in words
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout == "no sessions\n", done.stderr
+
+
+def test_a_second_name_of_an_rc_file_is_spoken_of(ps, home, claude):
+    (home / "dotfile").write_text("a=1\n")
+    os.link(home / "dotfile", home / ".bashrc")
+    assert f"{home}/.bashrc had another name" in ps("install").stderr
+    assert "another name" not in ps("install").stderr
