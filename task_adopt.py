@@ -467,6 +467,8 @@ def cmd_setup(verb: str, source: str, target: str) -> str:
 def main(argv: Sequence[str] | None = None) -> int | str:
     known = {"status": cmd_status, "adopt": cmd_adopt, "install": cmd_setup, "uninstall": cmd_setup}
     given = list(sys.argv[1:] if argv is None else argv)
+    if argv is None and sys.getfilesystemencoding() != "utf-8":  # else names were other words
+        os.execv(sys.executable, [sys.executable, "-IS", "-X", "utf8", __file__, *given])
     if not given and not (os.isatty(0) and os.isatty(1)):
         try:
             told = "" if os.isatty(0) else hook(read_input())

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import time
 
 import pytest
 from adopt_support import HOOK, NEW, OLD, OTHER, Box, Said, program, task
-from support import Terminal, wait_until
+from support import ABSENT, Terminal, wait_until
 
 
 @pytest.fixture
@@ -246,6 +247,31 @@ def test_it_runs_through_the_import_door(box, tmp_path):
     box.session(OLD)
     code = f'import sys;sys.path.append("{door}");import task_adopt as m;sys.exit(m.main())'
     assert "recovered" in box.hook(argv=[*program()[:2], "-c", code]).context
+
+
+@pytest.fixture
+def latin(tmp_path):
+    """Return an environment whose locale is a Latin-1 one, made for this test."""
+    argv = ["localedef", "-i", "en_US", "-f", "ISO-8859-1", f"{tmp_path}/en_US.ISO-8859-1"]
+    if not shutil.which("localedef") or subprocess.run(argv, capture_output=True).returncode:
+        pytest.skip(f"{ABSENT}the sources of locales")
+    return {"LOCPATH": str(tmp_path), "LC_ALL": "en_US.ISO-8859-1"}
+
+
+DOOR = f'import sys;sys.path.append("{os.path.dirname(HOOK)}");import task_adopt as m;'
+DOORS = {"file": program(), "import": [*program()[:2], "-c", DOOR + "sys.exit(m.main())"]}
+
+
+@pytest.mark.parametrize("way", DOORS)
+def test_a_folder_is_the_same_in_a_locale_that_cannot_spell_it(box, latin, way):
+    box.project = f"{box.home}/日本"
+    os.mkdir(box.project)
+    box.session(OLD, task(1, subject="日本"))
+    said = box.command("status", **latin)
+    assert f"{OLD}  1 of 1 open  candidate" in said.stdout and said.stderr == ""
+    said = box.hook(argv=DOORS[way], env=latin)
+    assert f"recovered from {OLD}" in said.context and "#1 [pending] 日本" in said.context
+    assert said.stderr == "" and box.has()
 
 
 def test_a_restrictive_umask_does_not_make_the_copy_unreadable(box):
