@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # importing typing would make the start of every session half
 PROG, VERSION, TOOLS = "task-adopt", "1.0", "CLAUDE_CODE_ENABLE_TODO_TOOLS"
 STATUSES = ("in_progress", "pending", "completed")  # in the order they are shown
 YES, DOUBT, NO = "candidate", "unsure", "no"  # verdicts on an earlier session
-STAGING, HIGH = ".task-adopt-", ".highwatermark"
+STAGING, HIGH, BOOT_ID = ".task-adopt-", ".highwatermark", "/proc/sys/kernel/random/boot_id"
 FILE_MAX, SPAN, BACK = 1 << 20, 1 << 18, 1 << 23  # bytes: of a task; read at ends of transcripts
 CONTEXT_MAX, SHOWN_MAX = 4096, 40  # bytes of what the model is told, tasks in it
 AT_FDCWD, RENAME_NOREPLACE = -100, 1  # <fcntl.h>, <linux/fs.h>
@@ -199,7 +199,7 @@ def read_life(pid: int) -> str:
 
 def read_owners(session: str) -> tuple[dict[str, str], str]:
     """Return the conversations that are somebody's, each with the reason, and what is in doubt."""
-    taken, doubt, own = {}, "", set()
+    taken, doubt, free, boot = {}, "", set(), read_bytes(BOOT_ID, 64)[0].decode().strip()
     running, base = f"{claude_home(os.environ)}/sessions", os.environ.get("XDG_STATE_HOME", "")
     base = base if base[:1] == "/" else f"{os.environ.get('HOME', '')}/.local/state"
     listed: dict[str, set[str]] = {running: set(), (state := f"{base}/persistent-sessions"): set()}
@@ -218,12 +218,22 @@ def read_owners(session: str) -> tuple[dict[str, str], str]:
         elif life and (life == "?" or str(record.get("procStart", life)) == life):
             taken[owner] = f"process {pid} still works on it"
         if owner == session:  # has taken the place of what that persistent session ran
-            own.add(dig(record, str, "tmux").rpartition(":")[0])
-    for name in (n[:-3] for n in listed[state] if n.endswith(".id")):
-        if name not in own and f"{name}.retired" not in listed[state]:
-            raw, changed = read_bytes(f"{state}/{name}.id")
-            doubt = doubt if changed else f"'{name}.id' in {state} cannot be read"
-            taken[b"".join(raw.split()[:1]).decode("latin1")] = f"session {name!r} brings it back"
+            free.add(dig(record, str, "tmux").rpartition(":")[0])
+
+    def read(file: str) -> str:
+        nonlocal doubt
+        raw, changed = read_bytes(f"{state}/{file}", 1 << 24) if file in listed[state] else (b"", 1)
+        doubt = doubt if changed else f"'{file}' in {state} cannot be read"
+        return raw.decode("utf-8-sig", "surrogateescape")
+
+    lines = f"{read('registry.tsv')}\n{read('manifest.tsv')}".split("\n")
+    rows = {line.split("\t")[0].strip() for line in lines}
+    free |= {n[:-8] for n in listed[state] if n.endswith(".retired")}
+    for name in {n[:-3] for n in listed[state] if n.endswith(".id")} - free:
+        run = dict(re.findall("(.*?)=(.*)", "" if name in rows else read(f"{name}.run")))
+        life = read_life(parse_digits(os.fsencode(run.get("pid", ""))))
+        if name in rows or (run.get("boot"), run.get("start") or "-") == (boot, life):
+            taken["".join(read(f"{name}.id").split()[:1])] = f"session {name!r} brings it back"
     return taken, doubt
 
 

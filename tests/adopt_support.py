@@ -115,9 +115,14 @@ class Box:
             json.dump({"pid": pid, "sessionId": name, "cwd": self.project, **more}, f)
         return path
 
-    def witness(self, name: str, text: str, *, retired: bool = False) -> None:
-        """Write what a persistent session keeps about its conversation."""
+    def witness(
+        self, name: str, text: str, *, retired: bool = False, rows: str = "registry.tsv"
+    ) -> None:
+        """Write what a persistent session keeps: its conversation, and in file `rows` its row."""
         os.makedirs(self.state, exist_ok=True)
+        if rows:
+            with open(os.path.join(self.state, rows), "a", encoding="utf-8") as f:
+                f.write(f"{name}\t{self.project}\t-\n")
         with open(os.path.join(self.state, f"{name}.id"), "w", encoding="utf-8") as f:
             f.write(text)
         if retired:

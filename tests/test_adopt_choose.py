@@ -350,6 +350,73 @@ def test_one_that_a_persistent_session_brings_back_is_none(box):
     assert box.hook().stdout == "" and not box.has()
 
 
+@pytest.mark.parametrize("mark", ["", "\ufeff", "# name\tdirectory\n\n", "\0\0\0\n"])
+@pytest.mark.parametrize("rows", ["registry.tsv", "manifest.tsv"])
+def test_a_row_in_either_list_reserves_what_the_session_comes_back_to(box, rows, mark):
+    box.session(OLD)
+    os.makedirs(box.state)
+    with open(f"{box.state}/{rows}", "w", encoding="utf-8") as f:
+        f.write(f"{mark} café \t/somewhere\n")
+    box.witness("café", f"{OLD}\n", rows="")
+    assert box.hook().stdout == "" and not box.has()
+
+
+@pytest.mark.parametrize("text", ["", "other\t/gone\tgone\tgone\n", "#gone\t/x\n", "gone2\t/x\n"])
+def test_what_is_left_of_a_session_without_a_row_reserves_nothing(box, text):
+    box.session(OLD)
+    box.witness("gone", f"{OLD}\n", rows="")
+    for rows in ("registry.tsv", "manifest.tsv") if text else ():
+        with open(f"{box.state}/{rows}", "w") as f:
+            f.write(text)
+    assert f"{OLD}  2 of 3 open  candidate" in box.command("status").stdout
+    assert f"recovered from {OLD}" in box.hook().context
+
+
+def test_nor_does_it_leave_a_doubt_when_it_cannot_be_read(box):
+    box.session(OLD)
+    os.makedirs(f"{box.state}/gone.id")
+    assert f"recovered from {OLD}" in box.hook().context
+
+
+def write_run(box, name, **pairs):
+    """Write who supervises a persistent session."""
+    os.makedirs(box.state, exist_ok=True)
+    with open(f"{box.state}/{name}.run", "w") as f:
+        f.writelines(f"{key}={value}\n" for key, value in pairs.items())
+
+
+def boot():
+    with open("/proc/sys/kernel/random/boot_id") as f:
+        return f.read().strip()
+
+
+def test_a_session_that_lives_without_a_row_keeps_its_conversation(box, neighbour):
+    box.session(OLD)
+    box.witness("work", f"{OLD}\n", rows="")
+    write_run(box, "work", boot=boot(), pid=neighbour.pid, start=start_time(neighbour.pid), pane="")
+    assert box.hook().stdout == "" and not box.has()
+
+
+@pytest.mark.parametrize("change", [
+    {"boot": "x"}, {"start": "1"}, {"start": ""}, {"pid": 0}, {"pid": "x"}, {"pid": 4_000_000},
+])  # fmt: skip
+def test_one_that_lives_no_more_keeps_nothing(box, neighbour, change):
+    box.session(OLD)
+    box.witness("work", f"{OLD}\n", rows="")
+    whole = {"boot": boot(), "pid": neighbour.pid, "start": start_time(neighbour.pid)}
+    write_run(box, "work", **{**whole, **change})
+    assert f"recovered from {OLD}" in box.hook().context
+
+
+@pytest.mark.parametrize("file", ["registry.tsv", "manifest.tsv", "work.run"])
+def test_rows_and_supervisors_that_cannot_be_read_leave_a_doubt(box, file):
+    box.session(OLD)
+    box.witness("work", f"{OLD}\n", rows="")
+    os.mkdir(f"{box.state}/{file}")
+    said = box.hook()
+    assert f"--from {OLD} --to {NEW}  # '{file}' in " in said.context and not box.has()
+
+
 def test_one_of_a_retired_persistent_session_may_be_adopted(box):
     box.session(OLD)
     box.witness("work", f"{OLD}\n", retired=True)
