@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # importing typing would make the start of every session half
     from typing import TypeVar
 
     T = TypeVar("T")
-PROG, VERSION, TOOLS = "task-adopt", "1.0", "CLAUDE_CODE_ENABLE_TODO_TOOLS"
+PROG, VERSION, BOM, TOOLS = "task-adopt", "1.0", b"\xef\xbb\xbf", "CLAUDE_CODE_ENABLE_TODO_TOOLS"
 STATUSES = ("in_progress", "pending", "completed")  # in the order they are shown
 YES, DOUBT, NO = "candidate", "unsure", "no"  # verdicts on an earlier session
 STAGING, HIGH, BOOT_ID = ".task-adopt-", ".highwatermark", "/proc/sys/kernel/random/boot_id"
@@ -142,7 +142,7 @@ def read_input() -> dict[str, object]:
     raw, end, payload = b"", time.monotonic() + 3, parse_dict(b"")
     while not payload and select.select([0], [], [], max(0, end - time.monotonic()))[0]:
         piece = os.read(0, SPAN)
-        raw, payload = raw + piece, parse_dict(raw + piece)
+        raw, payload = raw + piece, parse_dict((raw + piece).removeprefix(BOM))
         if not piece or len(raw) >= FILE_MAX:
             break
     return payload
@@ -434,7 +434,7 @@ def cmd_setup(verb: str, source: str, target: str) -> str:
     add, drop = ([ours], [other]) if verb == "install" else ([], [mine, other])
     for _ in range(3):
         found, there = read_bytes(path, 1 << 24), os.path.exists(path)
-        codec = "utf-8-sig" if found[0][:3] == b"\xef\xbb\xbf" else "utf-8"
+        codec = "utf-8-sig" if found[0].startswith(BOM) else "utf-8"
         try:
             settings = load(found[0].decode(codec) if there else "{}")
             hooks, env = settings.get("hooks", {}), settings.get("env", {})

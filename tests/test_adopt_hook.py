@@ -52,6 +52,23 @@ def test_input_that_is_no_payload_is_silence(box, text):
     assert (said.stdout, said.stderr) == ("", "") and box.lists() == {OLD}
 
 
+def test_a_byte_order_mark_before_the_payload_is_no_matter(box, start):
+    box.session(OLD)
+    assert "recovered" in box.hook(text="\ufeff" + box.payload()).context
+    process = start()
+    for piece in (b"\xef", b"\xbb\xbf{", box.payload(OTHER).encode()[1:]):
+        process.stdin.write(piece)
+        process.stdin.flush()
+        assert wait_until(lambda: unread(process) == 0)
+    assert "2 open tasks" in outcome(process).context and box.has(OTHER)
+
+
+def test_a_byte_order_mark_makes_a_task_none(box):
+    whole = json.dumps(task(1, subject="marked"))
+    box.store(NEW, task(2), **{"1.json": "\ufeff" + whole})
+    assert "marked" not in box.hook().context
+
+
 IDS = [
     "",
     ".",
