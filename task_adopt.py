@@ -426,7 +426,11 @@ def cmd_adopt(verb: str, source: str, target: str) -> str:
 
 def cmd_setup(verb: str, source: str, target: str) -> str:
     """Put the hook and TOOLS into Claude's settings, or take them out; return why not."""
-    path = os.path.realpath(f"{claude_home(os.environ)}/settings.json")
+    path = os.path.realpath(link := os.path.abspath(f"{claude_home(os.environ)}/settings.json"))
+    while not os.path.lexists(link):
+        link = os.path.dirname(link)
+    if not os.path.exists(link):  # on a disk that is not mounted, or another program's to make
+        return f"{link} is a link that leads nowhere"
     draft, keep = f"{path}.{os.getpid()}", "\ue000{}\ue001".format  # of numbers, the digits
     load = json.JSONDecoder(parse_int=keep, parse_float=keep).decode
     mine, other = hook_command(), hook_command(other=True)

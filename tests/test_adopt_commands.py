@@ -430,6 +430,32 @@ def test_install_makes_claudes_folder_on_a_new_machine(box):
     assert box.command("install").status == 0 and commands(box) == [HOOK]
 
 
+@pytest.mark.parametrize("target", ["gone/settings.json", "here/settings.json", "settings.json"])
+@pytest.mark.parametrize("verb", ["install", "uninstall"])
+def test_settings_behind_a_link_that_leads_nowhere_are_refused(box, verb, target):
+    os.mkdir(f"{box.home}/here")
+    place = f"{box.home}/{target}" if "/" in target else target  # the last one is itself
+    os.symlink(place, f"{box.claude}/settings.json")
+    before = sorted(os.walk(box.home))
+    said = box.command(verb)
+    assert (said.status, said.stdout, said.stderr.count("\n")) == (1, "", 1)
+    assert f"{box.claude}/settings.json is a link that leads nowhere" in said.stderr
+    assert sorted(os.walk(box.home)) == before
+
+
+def test_so_is_a_folder_of_claude_that_leads_nowhere(box):
+    os.rename(box.claude, f"{box.home}/away")
+    os.symlink(f"{box.home}/gone", box.claude)
+    said = box.command("install")
+    assert said.status == 1 and f"{box.claude} is a link that leads nowhere" in said.stderr
+    assert not os.path.exists(f"{box.home}/gone")
+
+
+def test_install_takes_a_config_folder_that_is_not_a_whole_path(box):
+    assert box.command("install", CLAUDE_CONFIG_DIR="new/claude").status == 0
+    assert os.path.exists(f"{box.project}/new/claude/settings.json")
+
+
 def test_install_follows_the_moved_config_folder(box, tmp_path):
     assert box.command("install", CLAUDE_CONFIG_DIR=f"{tmp_path}").status == 0
     assert os.path.exists(tmp_path / "settings.json")
