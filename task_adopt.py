@@ -115,10 +115,10 @@ def format_list(header: str, lines: Sequence[str], total: int, room: int) -> str
 
 def format_tasks(header: str, tasks: Sequence[Task], room: int) -> str:
     """Return the open ones of `tasks` under `header`, of many the newest; "" if none is open."""
-    left = [t for t in tasks if t.open]
-    newest = sorted(left, key=lambda t: -t.changed)[:SHOWN_MAX]
-    lines = []
-    for t in sorted(newest, key=lambda t: (STATUSES.index(t.status), t.number)):
+    left, lines = [t for t in tasks if t.open], []
+    many = len(left) > SHOWN_MAX
+    left.sort(key=lambda t: (STATUSES.index(t.status), -t.changed if many else t.number))
+    for t in left[:SHOWN_MAX]:
         texts = format_line(t.subject, 160), format_line(t.description, 240)
         lines.append(f"#{t.number} [{t.status}] {': '.join(filter(None, texts))}")
     return format_list(f"{PROG}: {len(left)} open tasks {header}", lines, len(left), room)

@@ -48,6 +48,18 @@ def test_of_more_than_forty_the_newest_changed_are_shown(box):
     assert "60 open" in context
 
 
+def test_of_more_than_forty_long_ones_the_newest_changed_are_not_cut_off(box):
+    long = {"subject": "s" * 150, "description": "d" * 200}
+    status = {1: "in_progress", 2: "in_progress"}
+    folder = box.store(NEW, *(task(n, status.get(n, "pending"), **long) for n in range(1, 61)))
+    for n in range(1, 61):
+        box.age(f"{folder}/{n}.json", ago=100 - n)
+    context = box.hook().context
+    shown = numbers(context)
+    assert 5 < len(shown) < 40 and f"({60 - len(shown)} more not shown)" in context
+    assert shown == [2, 1, *range(60, 62 - len(shown), -1)]
+
+
 def test_what_does_not_fit_is_counted_exactly(box):
     box.store(NEW, *(task(n, subject="s" * 200, description="d" * 400) for n in range(1, 31)))
     context = box.hook().context
