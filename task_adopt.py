@@ -183,7 +183,9 @@ def read_where(session: str) -> tuple[str, str, bool]:
         return root, re.sub(r"[^\w-]", "-", named, flags=re.ASCII), True
     team = os.environ.get("CLAUDE_CODE_EXPERIMENTAL_AGENT_TEAMS", "") in ("1", "true", "yes")
     team = team and os.environ.get("CLAUDE_CODE_ENTRYPOINT") != "sdk-cli"
-    return root, f"session-{session[:8]}" if team else session, team
+    name = f"session-{session[:8]}" if team else session
+    kept = read_bytes(f"{root}/{name}/.session-list")[0].decode("utf-8", "replace").strip()
+    return root, kept if team and is_component(kept) else name, team  # kept: through /clear
 
 
 def read_life(pid: int) -> str:

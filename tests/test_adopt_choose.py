@@ -581,3 +581,32 @@ def test_a_teams_list_that_is_not_there_stays_away(box):
 def test_without_a_screen_a_team_has_no_list_of_its_own(box):
     box.session(OLD)
     assert "recovered" in box.hook(env={**TEAMS, "CLAUDE_CODE_ENTRYPOINT": "sdk-cli"}).context
+
+
+@pytest.mark.parametrize("text", ["session-aaaaaaaa", "session-aaaaaaaa\n", " my-list\t\n"])
+def test_a_team_keeps_its_list_after_clear(box, text):
+    box.session(OLD)
+    box.store(text.strip(), task(1, subject="before the clear"))
+    box.store("session-bbbbbbbb", task(1, subject="left"), **{".session-list": text})
+    context = box.hook(source="resume", env=TEAMS).context
+    assert "before the clear" in context and "left" not in context and not box.has()
+    said = box.command("status", "--to", NEW, **TEAMS)
+    assert f"{box.tasks}/{text.strip()} (shared)" in said.stdout
+
+
+ODD_LISTS = ["", "\n", "..", "../session-aaaaaaaa", "a/b", ".x", "x" * 300, "a b", "a\0", "\udcff"]
+
+
+@pytest.mark.parametrize("text", ODD_LISTS)
+def test_what_names_no_list_of_a_team_is_ignored(box, text):
+    box.store("session-aaaaaaaa", task(1, subject="another"))
+    raw = text.encode("utf-8", "surrogateescape")
+    box.store("session-bbbbbbbb", task(1, subject="own"), **{".session-list": raw})
+    said = box.hook(source="resume", env=TEAMS)
+    assert "own" in said.context and "another" not in said.context and said.stderr == ""
+
+
+def test_without_teams_no_list_leads_to_another(box):
+    box.store(OTHER, task(1, subject="another"))
+    box.store(NEW, task(1, subject="own"), **{".session-list": OTHER})
+    assert "own" in box.hook(source="resume").context
