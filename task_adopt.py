@@ -399,9 +399,11 @@ def hook_command(other: bool = False) -> str:
 def cmd_status(verb: str, source: str, target: str) -> str:
     """Show this session's list and what is thought of each earlier session of this folder."""
     home, (root, name, shared) = claude_home(os.environ), read_where(target or "(not in a session)")
-    env = dig(parse_dict(read_bytes(os.path.realpath(f"{home}/settings.json"))[0]), dict, "env")
+    raw = read_bytes(os.path.realpath(f"{home}/settings.json"))[0].removeprefix(BOM)
+    env = {k: v for k, v in dig(parse_dict(raw), dict, "env").items() if isinstance(v, (str, int))}
     kind = "shared" if shared else "its own" if os.path.lexists(f"{root}/{name}") else "none yet"
-    tools = "on" if {**os.environ, **env}.get(TOOLS) else f"off on current models: {PROG} install"
+    on = str({**os.environ, **env}.get(TOOLS)) in ("1", "true")
+    tools = "on" if on else f"off on current models: {PROG} install"
     print(f"list   {format_line(f'{root}/{name}', 900)} ({kind})\ntools  {tools}")
     for folder in os.listdir(f"{home}/projects") if os.path.isdir(root) else []:
         for s in read_siblings(target, f"{home}/projects/{folder}", os.getcwd(), root):

@@ -153,6 +153,29 @@ def test_status_says_whether_the_task_tools_are_on(box):
     assert "off" not in box.command("status").stdout
 
 
+ON = [("1", True), ("true", True), ("0", False), ("false", False), ("", False), ("yes", False)]
+
+
+@pytest.mark.parametrize("value, on", ON)
+def test_only_a_value_that_claude_takes_turns_the_task_tools_on(box, value, on):
+    assert ("tools  on\n" in box.command("status", **{TOOLS: value}).stdout) == on
+    write_settings(box, json.dumps({"env": {TOOLS: value}}))
+    for env in ({}, {TOOLS: "1"}, {TOOLS: "0"}):
+        assert ("tools  on\n" in box.command("status", **env).stdout) == on
+
+
+@pytest.mark.parametrize("text", ['{"env": {"%s": 1}}', '\ufeff{"env": {"%s": "1"}}'])
+def test_a_number_or_a_mark_before_the_settings_is_no_matter(box, text):
+    write_settings(box, text % TOOLS)
+    assert "tools  on\n" in box.command("status").stdout
+
+
+def test_settings_that_give_no_value_leave_the_environments(box):
+    write_settings(box, json.dumps({"env": {TOOLS: None}}))
+    assert "tools  on\n" in box.command("status", **{TOOLS: "1"}).stdout
+    assert "tools  off" in box.command("status", **{TOOLS: "0"}).stdout
+
+
 def test_status_in_an_empty_home_is_no_error(tmp_path):
     box = Box(tmp_path)
     subprocess.run(["rm", "-r", box.claude], check=True)
