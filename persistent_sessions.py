@@ -3668,13 +3668,18 @@ DOOR = (
 )
 
 
+def quote_python(text: str) -> str:
+    """Return what stands for a text between double quotes in Python."""
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
 def own_argv(*args: str) -> list[str]:
     """Return the command line that runs this program: imported where it is installed."""
     door = own_module()
     if not door:
         return [sys.executable, "-IS", os.path.abspath(__file__), *args]
-    literal = door.replace("\\", "\\\\").replace('"', '\\"')
-    return [python(), "-IS", "-c", DOOR % (literal, args[0], literal), *args]
+    inner = quote_python(door)
+    return [python(), "-IS", "-c", DOOR % (inner, args[0], inner), *args]
 
 
 def hook_commands(paths: Paths) -> dict[str, list[str]]:
@@ -3685,7 +3690,8 @@ def hook_commands(paths: Paths) -> dict[str, list[str]]:
     hooks = {"SessionStart": [ours], "SessionEnd": [ours]}
     door = f"{paths.home}/.local/lib/{PROG}"
     if os.path.exists(f"{door}/task_adopt.py"):
-        code = f'import sys;sys.path.append("{door}");import task_adopt as m;sys.exit(m.main())'
+        inner = quote_python(door)
+        code = f'import sys;sys.path.append("{inner}");import task_adopt as m;sys.exit(m.main())'
         hooks["SessionStart"].append(shlex.join([python(), "-IS", "-c", code]))
     return hooks
 

@@ -390,7 +390,8 @@ def hook_command(other: bool = False) -> str:
     import shlex
 
     folder = os.path.join(os.environ.get("HOME", ""), ".local/lib/persistent-sessions")
-    code = f'import sys;sys.path.append("{folder}");import task_adopt as m;sys.exit(m.main())'
+    code = json.dumps(folder, ensure_ascii=False)  # Python's literals are written alike
+    code = f'import sys;sys.path.append({code});import task_adopt as m;sys.exit(m.main())'
     quick = other != (os.path.realpath(f"{folder}/task_adopt.py") == os.path.realpath(__file__))
     python = "/usr/bin/python3" if os.access("/usr/bin/python3", os.X_OK) else sys.executable
     return shlex.join([python, "-IS", "-c", code] if quick else [os.path.abspath(__file__)])

@@ -399,13 +399,19 @@ def test_the_door_opens_in_a_home_of_any_name(home, claude, monkeypatch, name):
     link = library / "persistent_sessions.py"
     link.unlink(missing_ok=True)
     link.symlink_to(installed)
+    shutil.copy(os.path.join(ROOT, "task_adopt.py"), library)
     script = "import sys; sys.path.append(sys.argv[1]); import persistent_sessions as m\n"
-    script += "import json; print(json.dumps(m.own_argv('status')))"
+    script += "import json, os; hooks = m.hook_commands(m.Paths.from_env(os.environ))\n"
+    script += "print(json.dumps([m.own_argv('status'), *hooks['SessionStart']]))"
     asked = [sys.executable, "-IS", "-c", script, str(library)]
-    words = json.loads(subprocess.run(asked, capture_output=True, check=True).stdout)
+    words, *hooks = json.loads(subprocess.run(asked, capture_output=True, check=True).stdout)
     assert "-c" in words
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout == "no sessions\n", done.stderr
+    for hook in hooks:
+        done = subprocess.run(["sh", "-c", hook], input="{}", capture_output=True, text=True)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert len(hooks) == 2
 
 
 def test_a_second_name_of_an_rc_file_is_spoken_of(ps, home, claude):
