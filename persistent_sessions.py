@@ -1397,13 +1397,15 @@ def plan(world: World) -> tuple[Decision, ...]:
             planned.append(decide_shared(d, owners[d.resume]))
         else:
             planned.append(d)
-    living = (spec for spec in world.left if not world.facts[spec.name].retired)
+    facts = {spec: world.facts[spec.name] for spec in world.left}
+    living = (spec for spec, f in facts.items() if f.run_live and not f.retired)
     return (*planned, *(decide(spec, world) for spec in living))
 
 
 def decide_retired(world: World) -> list[Decision]:
     """Return the verdicts on sessions that were ended on purpose and have no row."""
-    return [decide(spec, world) for spec in world.left if world.facts[spec.name].retired]
+    facts = {spec: world.facts[spec.name] for spec in world.left}
+    return [decide(spec, world) for spec, f in facts.items() if f.retired or f.trouble]
 
 
 def plan_name(directory: str, home: str, user: str, owners: Mapping[str, str]) -> str:
@@ -3150,10 +3152,20 @@ def choose_rowless(
 
 def own_directory(name: str, run_: Supervisor) -> Spec:
     """Return a row for a session that has none; its supervisor is in its folder."""
+    link = f"/proc/{run_.pid}/cwd"
     try:
-        return Spec(name, os.readlink(f"/proc/{run_.pid}/cwd"))
+        directory = os.readlink(link)
+        removed = directory.endswith(" (deleted)") and not os.stat(link).st_nlink
+        return Spec(name, directory[: -len(" (deleted)")] if removed else directory)
     except OSError:
         return Spec(name, "")
+
+
+def find_rowless(paths: Paths, name: str) -> Spec | None:
+    """Return a row for the session of this name that lives without one, None where none does."""
+    run_ = None if classify_name(name) else parse_supervisor(read_state(paths.of(name, "run")))
+    lives = run_ is not None and supervisor_lives(run_, boot_id())
+    return own_directory(name, run_) if run_ is not None and lives else None
 
 
 def read_rowless(
@@ -4092,11 +4104,16 @@ def show_progress(pending: Mapping[str, Decision], outcomes: Mapping[str, Outcom
 
 
 def watch(
-    paths: Paths, pending: Mapping[str, Decision], socket: str, until: float
+    paths: Paths,
+    pending: Mapping[str, Decision],
+    socket: str,
+    until: float,
+    died: list[float] | None = None,
 ) -> dict[str, Outcome]:
     """Wait until each launch is up, blocked or dead, or until a monotonic moment; return those.
 
-    The kernel wakes us when a supervisor ends; hooks and screens must be looked at.
+    The moments of deaths are added to `died`.  The kernel wakes us when a supervisor ends;
+    hooks and screens must be looked at.
     """
     outcomes: dict[str, Outcome] = {}
     began, pause = time.monotonic(), 0.03
@@ -4118,6 +4135,8 @@ def watch(
                     remove(own_job(paths, name))  # it holds the whole environment
             if outcome is not None:
                 outcomes[name] = outcome
+                if died is not None and not outcome.ok and outcome.decision.verdict == LAUNCH:
+                    died.append(time.monotonic())
         if os.isatty(2) and began + 1 < time.monotonic():
             show_progress(pending, outcomes)
         if len(outcomes) == len(pending) or time.monotonic() >= until:
@@ -5977,10 +5996,7 @@ def launch_all(start_: Start, wanted: Sequence[Decision], world: World) -> list[
 
     def look(until: float) -> None:
         left = {n: d for n, d in pending.items() if n not in outcomes}
-        found = watch(paths, left, socket, until) if left else {}
-        dead = [o for o in found.values() if not o.ok and o.decision.verdict == LAUNCH]
-        died.extend([time.monotonic()] * len(dead))
-        outcomes.update(found)
+        outcomes.update(watch(paths, left, socket, until, died) if left else {})
 
     for at in range(0, len(wanted), size):
         wave = wanted[at : at + size]
@@ -6229,25 +6245,24 @@ def cmd_manifest() -> int:
 def cmd_retire(name: str) -> int:
     """Mark a session as ended on purpose; what runs in it is left running."""
     start_ = begin()
+    paths = start_.paths
     specs = {spec.name: spec for spec in start_.specs}
-    if name not in specs:
-        if has_left(start_.paths, name, "retired"):
+    found = specs.get(name) or specs.get(living_name(start_, name)) or find_rowless(paths, name)
+    if found is None:
+        if has_left(paths, name, "retired"):
             tell(f"{name}: already retired")
             return OK
-        if has_left(start_.paths, name, "run"):
-            tell(f"{name}: it is not declared any more: it will not come back")
-            return OK
         raise Failure(f"no session {name!r}", hint=f"{PROG} list")
-
-    heirs = (spec.name for spec in start_.specs if spec.renamed == name)
-    names = [n for n in (name, specs[name].renamed, *heirs) if n]
+    spec = found
+    heirs = (s.name for s in start_.specs if s.renamed == name)
+    names = list(dict.fromkeys(n for n in (name, spec.renamed, *heirs) if n))
 
     def act() -> None:
         for each in names:
-            retire(start_.paths, specs.get(each, specs[name])._replace(name=each), "retired")
-        unregister(start_.paths, names)
+            retire(paths, specs.get(each, spec)._replace(name=each), "retired")
+        unregister(paths, names)
 
-    with_lock(start_.paths, act)
+    with_lock(paths, act)
     also = f" (also known as {' and '.join(names[1:])})" if names[1:] else ""
     tell(f"{name}{also}: retired; {PROG} start {name} brings it back in the same conversation")
     return OK
@@ -6376,9 +6391,23 @@ def plan_resume(
     return decision
 
 
-def take_rowless(start_: Start, spec: Spec) -> Spec:
-    """Give a session that lives without a row one, as its person opens it."""
-    spec = spec._replace(args=start_.config.start_args)
+def read_given(pid: int) -> tuple[str, ...]:
+    """Return what a claude was given that says how, not which, conversation it holds."""
+    try:
+        return choose_adopted_args(read_file(f"/proc/{pid}/cmdline").split("\0"))
+    except OSError:
+        return ()
+
+
+def take_rowless(start_: Start, spec: Spec, world: World) -> Spec:
+    """Give a session that lives without a row one, as its person opens it.  Raises Failure.
+
+    It comes back with what it runs with now: no more.
+    """
+    run_ = world.facts[spec.name].run
+    if classify_directory(spec.directory):
+        raise Failure(f"{spec.name}: {classify_directory(spec.directory)}: {spec.directory!r}")
+    spec = spec._replace(args=read_given(run_.claude) if run_ is not None else ())
     with_lock(start_.paths, lambda: register(start_.paths, spec))
     tell(f"{spec.name}: it was no longer declared; it is opened now and will come back")
     return spec
@@ -6402,7 +6431,8 @@ def take_opened(
     else:
         mark = read_mark(start_.paths, spec.name)
         start_ = start_ if mark is None else revive(start_, [spec.name])
-        spec = spec if spec.name in {s.name for s in start_.specs} else take_rowless(start_, spec)
+        if spec.name not in {s.name for s in start_.specs}:
+            spec = take_rowless(start_, spec, world)
     others = [s for s in start_.specs if s.name != spec.name]
     return start_._replace(specs=(*others, spec)), spec, mark
 
@@ -6658,7 +6688,7 @@ def cmd_stop(word: str) -> int:
         tell(f"{entry.id}: {'stopped' if hosted.alive or left else format_state(hosted)}")
         return OK
     assert spec is not None
-    if any(each.name == word for each in start_.specs):
+    if spec in start_.specs or not world.facts[word].retired:
         cmd_retire(word)
     pid, lives = choose_stopped(spec, world)
     if not pid:
@@ -6752,12 +6782,14 @@ def cmd_trust(name: str) -> int:
     if decision.verdict == BLOCKED and not (run_ and run_.pid == decision.pid):
         why = "what asks in its tmux session was not started by us"
         raise Failure(f"{name}: {why}: answer it yourself", hint=f"{PROG} attach {name}")
+    if decision.spec in world.left:
+        raise Failure(f"{name}: it is no longer declared", hint=f"{PROG} open {name}")
+    changed = trust_folder(paths, decision.spec.directory)
+    tell(f"{name}: {decision.spec.directory} {'is now' if changed else 'was already'} trusted")
     shown = next(iter(world.by_pid.get(decision.pid, ())), None)
     if shown is not None and not is_readable(shown):
         hint = f"{PROG} attach {name}"
         raise Failure(f"{name}: {decision.why}: what it asks cannot be seen", hint=hint)
-    changed = trust_folder(paths, decision.spec.directory)
-    tell(f"{name}: {decision.spec.directory} {'is now' if changed else 'was already'} trusted")
     if decision.verdict == BLOCKED:
         pane = world.by_pid[decision.pid][0]  # its id alone may be that of a pane on another server
         screen = world.screens[pane.key]

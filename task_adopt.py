@@ -230,7 +230,7 @@ def read_owners(session: str) -> tuple[dict[str, str], str]:
 
     lines = f"{read('registry.tsv')}\n{read('manifest.tsv')}".split("\n")
     rows = {line.split("\t")[0].strip() for line in lines}
-    free |= {n[:-8] for n in listed[state] if n.endswith(".retired")}
+    free |= {n[:-8] for n in listed[state] if n.endswith(".retired") and read(n).strip("\0\n")}
     for name in {n[:-3] for n in listed[state] if n.endswith(".id")} - free:
         run = dict(re.findall("(.*?)=(.*)", "" if name in rows else read(f"{name}.run")))
         life = read_life(parse_digits(os.fsencode(run.get("pid", ""))))

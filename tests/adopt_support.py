@@ -116,7 +116,7 @@ class Box:
         return path
 
     def witness(
-        self, name: str, text: str, *, retired: bool = False, rows: str = "registry.tsv"
+        self, name: str, text: str, *, retired: str = "", rows: str = "registry.tsv"
     ) -> None:
         """Write what a persistent session keeps: its conversation, and in file `rows` its row."""
         os.makedirs(self.state, exist_ok=True)
@@ -126,7 +126,8 @@ class Box:
         with open(os.path.join(self.state, f"{name}.id"), "w", encoding="utf-8") as f:
             f.write(text)
         if retired:
-            open(os.path.join(self.state, f"{name}.retired"), "w").close()
+            with open(os.path.join(self.state, f"{name}.retired"), "w") as f:
+                f.write(retired)
 
     def payload(self, session: str = NEW, source: str = "startup", **more: Any) -> str:
         path = os.path.join(self.folder, f"{session}.jsonl")

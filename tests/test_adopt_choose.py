@@ -419,8 +419,14 @@ def test_rows_and_supervisors_that_cannot_be_read_leave_a_doubt(box, file):
 
 def test_one_of_a_retired_persistent_session_may_be_adopted(box):
     box.session(OLD)
-    box.witness("work", f"{OLD}\n", retired=True)
+    box.witness("work", f"{OLD}\n", retired="how=ended at its prompt\n")
     assert "recovered" in box.hook().context
+
+
+def test_a_mark_that_a_power_cut_emptied_frees_nothing(box):
+    box.session(OLD)
+    box.witness("work", f"{OLD}\n", retired="\0" * 40)
+    assert "recovered" not in box.hook().context
 
 
 def test_an_earlier_conversation_of_a_persistent_session_may_be_adopted(box):

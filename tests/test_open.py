@@ -43,14 +43,15 @@ def test_a_second_open_leaves_the_first_alone(ps, work):
 
 @pytest.mark.parametrize("words", [(), ("api",)])
 def test_a_live_session_whose_row_is_gone_is_opened_as_what_it_is(ps, home, claude, words):
-    declare(row("api"))
+    declare(row("api"), claude={"start_args": ["--model", "opus"]})
     assert ps("start").returncode == 0
     sessions.prompt("api", "hello")
     first, live = head_id("api"), sessions.panes()
-    declare(row("web"))
+    declare(row("web"))  # with the usual arguments again, which skip permissions
     done = ps("open", *words, cwd=home / "api")
     assert done.returncode == 0 and "it is opened now and will come back" in done.stderr
     assert sessions.panes() == live
+    assert '["--model", "opus"]' in (state() / "registry.tsv").read_text()
     end_by_crash("api")
     ps("start")
     assert support.wait_until(lambda: sessions.panes().keys() == {"api", "web"})

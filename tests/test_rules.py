@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from support import ROOT
 
-LIMITS = {"persistent_sessions.py": 8150, "task_adopt.py": 525}  # lines
+LIMITS = {"persistent_sessions.py": 8200, "task_adopt.py": 525}  # lines
 FILES = tuple(LIMITS)
 LONGEST_FUNCTION = 60
 LONGEST_LINE = 100

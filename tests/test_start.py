@@ -91,12 +91,51 @@ def test_a_live_session_whose_row_is_gone_is_named_until_it_ends(ps, claude, tmu
     assert (shown["api"]["note"], shown["api"]["declared"]) == (note, False)
     assert shown["api"]["hint"] == f"{sessions.NAME} open api" and shown["web"]["note"] is None
     assert ps("capture", "api").stdout and ps("start", "api").returncode == 0
-    assert "will not come back" in ps("retire", "api").stderr
-    assert not (state() / "api.retired").exists()
+    assert ps("trust", "api").returncode == 1
     tmux("kill-session", "-t", "=api")
     assert support.wait_until(lambda: sessions.ended("api"))
     assert "api" not in ps("start").stderr and "api" not in sessions.listed(ps)
     assert ps("start", "api").returncode == 1
+
+
+@pytest.mark.parametrize("command", ["retire", "stop"])
+def test_a_live_session_whose_row_is_gone_can_be_ended_for_good(ps, claude, tmux, command):
+    declare(row("api"), row("web"))
+    ps("start")
+    sessions.prompt("api", "hello")
+    declare(row("web"))
+    assert ps(command, "api").returncode == 0
+    tmux("kill-session", "-t", "=api")
+    assert support.wait_until(lambda: sessions.ended("api"))
+    declare(row("api"), row("web"))  # the row comes back, the session does not
+    assert ps("start").returncode == 0 and sessions.listed(ps)["api"]["state"] == "RETIRED"
+
+
+def test_a_session_that_was_renamed_in_tmux_is_retired_by_either_name(ps, claude, tmux):
+    declare(row("api"))
+    ps("start")
+    sessions.prompt("api", "hello")
+    tmux("rename-session", "-t", "=api", "shop")
+    ps("start")
+    declare(row("web"))
+    assert "shop" in ps("retire", "api").stderr
+    assert (state() / "shop.retired").exists() and (state() / "api.retired").exists()
+
+
+def test_a_file_of_an_ended_session_that_cannot_be_read_fails_no_tick(ps, claude, home):
+    sessions.configure()
+    (home / "work").mkdir()
+    ps("open", cwd=home / "work")
+    ps("stop", "work")
+    assert support.wait_until(lambda: sessions.ended("work"))
+    (state() / "work.id").unlink(missing_ok=True)
+    (state() / "work.id").mkdir()
+    assert ps("start").returncode == 0
+    assert sessions.listed(ps)["work"]["state"] == "UNKNOWN"
+
+
+def test_deaths_far_apart_have_no_one_cause():
+    assert program.is_storm([0.0, 1.0, 2.0]) and not program.is_storm([0.0, 6.0, 12.0])
 
 
 def test_a_session_that_is_opened_while_we_look_has_a_row(private, home):
@@ -113,6 +152,18 @@ def test_a_session_that_is_opened_while_we_look_has_a_row(private, home):
     listing = frozenset(os.listdir(state()))
     found = program.read_rowless(paths, (), listing, boot)
     assert found == [program.Spec("web", os.getcwd())]
+
+
+def test_a_folder_that_was_removed_under_a_session_keeps_its_name(private, home):
+    (home / "work").mkdir()
+    child = subprocess.Popen(["sleep", "60"], cwd=home / "work")
+    try:
+        (home / "work").rmdir()
+        live = program.Supervisor("", child.pid, "1", 0, "", "", "", "", 0.0)
+        assert program.own_directory("api", live).directory == str(home / "work")
+    finally:
+        child.kill()
+        child.wait()
 
 
 def test_start_by_name_brings_a_retired_session_back_in_its_old_conversation(ps, claude):
