@@ -4691,8 +4691,9 @@ def own_shown(paths: Paths, launched: str, socket: str, pane_id: str) -> list[Pa
     for pid in parents if launched and not any(p.pid in parents for p in shown) else ():
         name, run_ = find_run(paths, launched, pid)
         if run_ is not None and (run_.socket, run_.pane) == (socket, pane_id):
+            event = read_event(paths, name, run_)
             heirs = (s.name for s in read_registry(paths)[0] if s.renamed == name)
-            session = next(heirs, name)
+            session = (event.name if event else "") or next(heirs, name)  # as it was last seen
             return [Pane(session, "", pane_id, pid, False, 0, 0, 0, True, socket)]
     if trouble is not None:
         raise trouble

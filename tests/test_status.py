@@ -94,7 +94,7 @@ def test_a_resting_session_is_told_until_it_is_tried_again(ps):
 
 def test_an_ended_session_is_not_missed(ps):
     opened("api")
-    (state() / "api.retired").touch()
+    (state() / "api.retired").write_text("how=retired\n")
     assert status(ps) == (0, "no sessions\n")
 
 
