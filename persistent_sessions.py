@@ -4688,7 +4688,9 @@ def own_shown(paths: Paths, launched: str, socket: str, pane_id: str) -> list[Pa
         shown = [p for p in panes if p.pane_id == pane_id and not p.dead]
     except Failure as e:
         trouble = e
-    for pid in parents if launched and not any(p.pid in parents for p in shown) else ():
+    own = parse_supervisor(read_state(paths.of(launched, "run"))) if launched else None
+    near = {*parents, own.pid if own is not None else 0}
+    for pid in parents if launched and not any(p.pid in near for p in shown) else ():
         name, run_ = find_run(paths, launched, pid)
         if run_ is not None and (run_.socket, run_.pane) == (socket, pane_id):
             event = read_event(paths, name, run_)
