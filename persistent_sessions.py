@@ -1803,6 +1803,11 @@ def format_health(health: Health) -> str:
     return format_pairs(dict(zip(("failures", "last", "notified"), health)))
 
 
+def escape(text: str) -> str:
+    """Return what stands for a text between double quotes in Python, systemd, git's files."""
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
 def format_supervisor(run: Supervisor) -> str:
     """Return a .run file."""
     keys = "boot pid start claude claude_start pane socket resume at claude_home"
@@ -2429,9 +2434,8 @@ def trusting_config(clone: str) -> str:
 
     git before 2.38 wants it in a file: it overlooks safe.directory on its command line.
     """
-    quoted = os.path.realpath(clone).replace("\\", "\\\\").replace('"', '\\"')
     fd = os.memfd_create("gitconfig")
-    os.write(fd, os.fsencode(f'[safe]\n\tdirectory = "{quoted}"\n'))
+    os.write(fd, os.fsencode(f'[safe]\n\tdirectory = "{escape(os.path.realpath(clone))}"\n'))
     return f"/proc/{os.getpid()}/fd/{fd}"
 
 
@@ -3150,7 +3154,7 @@ def choose_rowless(
     return sorted(n for n in names if n not in known and f"{n}.retired" not in listing)
 
 
-def own_directory(name: str, run_: Supervisor) -> Spec:
+def read_own_row(name: str, run_: Supervisor) -> Spec:
     """Return a row for a session that has none; its supervisor is in its folder."""
     link = f"/proc/{run_.pid}/cwd"
     try:
@@ -3161,11 +3165,11 @@ def own_directory(name: str, run_: Supervisor) -> Spec:
         return Spec(name, "")
 
 
-def find_rowless(paths: Paths, name: str) -> Spec | None:
+def find_rowless(paths: Paths, name: str, boot: str) -> Spec | None:
     """Return a row for the session of this name that lives without one, None where none does."""
     run_ = None if classify_name(name) else parse_supervisor(read_state(paths.of(name, "run")))
-    lives = run_ is not None and supervisor_lives(run_, boot_id())
-    return own_directory(name, run_) if run_ is not None and lives else None
+    lives = run_ is not None and supervisor_lives(run_, boot)
+    return read_own_row(name, run_) if run_ is not None and lives else None
 
 
 def read_rowless(
@@ -3176,15 +3180,15 @@ def read_rowless(
     found = {}
     for name in names:
         try:
-            text = "" if classify_name(name) else read_state(paths.of(name, "run"))
-            run_ = parse_supervisor(text)
-            if run_ is not None and supervisor_lives(run_, boot):
-                found[name] = run_
+            spec = find_rowless(paths, name, boot)
         except Failure as e:
             tell(str(e), 4)
+            continue
+        if spec is not None:
+            found[name] = spec
     # What was opened since the rows were read has one now.
     rows = read_registry(paths)[0] if found else ()
-    return [own_directory(name, found[name]) for name in choose_rowless(found, rows, listing)]
+    return [found[name] for name in choose_rowless(found, rows, listing)]
 
 
 def read_world(
@@ -3328,7 +3332,7 @@ def read_steady(paths: Paths, specs: Sequence[Spec], glance: Glance) -> World | 
     facts.update({name: Facts(run=glance.runs[name], run_live=True) for name in rowless})
     return World(
         tuple(specs),
-        tuple(own_directory(name, glance.runs[name]) for name in rowless),
+        tuple(read_own_row(name, glance.runs[name]) for name in rowless),
         facts=facts,
         panes=tuple(panes),
         by_pid=by_pid,
@@ -3680,17 +3684,12 @@ DOOR = (
 )
 
 
-def quote_python(text: str) -> str:
-    """Return what stands for a text between double quotes in Python."""
-    return text.replace("\\", "\\\\").replace('"', '\\"')
-
-
 def own_argv(*args: str) -> list[str]:
     """Return the command line that runs this program: imported where it is installed."""
     door = own_module()
     if not door:
         return [sys.executable, "-IS", os.path.abspath(__file__), *args]
-    inner = quote_python(door)
+    inner = escape(door)
     return [python(), "-IS", "-c", DOOR % (inner, args[0], inner), *args]
 
 
@@ -3702,7 +3701,7 @@ def hook_commands(paths: Paths) -> dict[str, list[str]]:
     hooks = {"SessionStart": [ours], "SessionEnd": [ours]}
     door = f"{paths.home}/.local/lib/{PROG}"
     if os.path.exists(f"{door}/task_adopt.py"):
-        inner = quote_python(door)
+        inner = escape(door)
         code = f'import sys;sys.path.append("{inner}");import task_adopt as m;sys.exit(m.main())'
         hooks["SessionStart"].append(shlex.join([python(), "-IS", "-c", code]))
     return hooks
@@ -6250,7 +6249,8 @@ def cmd_retire(name: str) -> int:
     start_ = begin()
     paths = start_.paths
     specs = {spec.name: spec for spec in start_.specs}
-    found = specs.get(name) or specs.get(living_name(start_, name)) or find_rowless(paths, name)
+    found = specs.get(name) or specs.get(living_name(start_, name))
+    found = found or find_rowless(paths, name, boot_id())
     if found is None:
         if has_left(paths, name, "retired"):
             tell(f"{name}: already retired")
@@ -6889,8 +6889,7 @@ def format_dropin(env: Mapping[str, str]) -> str:
     """Return the unit's drop-in.  Quoting and %% as in systemd.syntax(7), systemd.unit(5)."""
     lines = []
     for key, value in env.items():
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
-        lines.append(f'Environment="{key}={escaped}"\n')
+        lines.append(f'Environment="{key}={escape(value).replace("%", "%%")}"\n')
     return "[Service]\n" + "".join(lines)
 
 

@@ -160,7 +160,7 @@ def test_a_folder_that_was_removed_under_a_session_keeps_its_name(private, home)
     try:
         (home / "work").rmdir()
         live = program.Supervisor("", child.pid, "1", 0, "", "", "", "", 0.0)
-        assert program.own_directory("api", live).directory == str(home / "work")
+        assert program.read_own_row("api", live).directory == str(home / "work")
     finally:
         child.kill()
         child.wait()
